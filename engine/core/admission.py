@@ -1,0 +1,63 @@
+"""What may come in: the gate at submission, and what a waiting turn costs. Reads, never moves."""
+
+from engine.core.commands import Submit
+from engine.core.config import CoreConfig
+from engine.core.errors import Refusal, RefusalReason
+from engine.core.ids import pages_for, unpack_ids
+from engine.core.prefix_cache import Probe
+from engine.core.request import Request
+
+
+def check_input(config: CoreConfig, command: Submit) -> None:
+    """Refused: EMPTY_PROMPT, TOKEN_OUT_OF_RANGE, MAX_TOKENS_INVALID."""
+    if not command.input_ids:
+        raise Refusal(
+            RefusalReason.EMPTY_PROMPT, "a turn needs at least one new token", field="input", value=0, limit=1
+        )
+    ids = unpack_ids(command.input_ids)
+    bad = next((token for token in (min(ids), max(ids)) if not 0 <= token < config.vocab_size), None)
+    if bad is not None:
+        message = f"token id {bad} is not in the vocabulary: ids are from 0 to {config.vocab_size - 1}"
+        limit = config.vocab_size - 1
+        raise Refusal(RefusalReason.TOKEN_OUT_OF_RANGE, message, field="token_ids", value=bad, limit=limit)
+    if command.max_tokens is not None and command.max_tokens < 1:
+        message = f"max_tokens must be at least 1, not {command.max_tokens}"
+        reason = RefusalReason.MAX_TOKENS_INVALID
+        raise Refusal(reason, message, field="max_tokens", value=command.max_tokens, limit=1)
+
+
+def accepted_max_tokens(config: CoreConfig, prompt_len: int, base_len: int, asked: int | None) -> int:
+    """How many tokens the turn may generate: the least of what it asks, the context and the empty pool leave.
+
+    Refused: PROMPT_EXCEEDS_CONTEXT, PROMPT_EXCEEDS_POOL, naming how many new tokens would fit.
+    """
+    limits = (
+        (RefusalReason.PROMPT_EXCEEDS_CONTEXT, "context", config.context_len),
+        (RefusalReason.PROMPT_EXCEEDS_POOL, "KV pool", config.pool_tokens),
+    )
+    for reason, name, limit in limits:
+        if prompt_len >= limit:
+            message = (
+                f"{prompt_len} tokens ({base_len} of history) and one to generate exceed the {name} of {limit}: "
+                f"{max(0, limit - 1 - base_len)} new tokens would fit"
+            )
+            raise Refusal(reason, message, field="input", value=prompt_len, limit=limit)
+    room = min(limit for _, _, limit in limits) - prompt_len
+    return room if asked is None else min(asked, room)
+
+
+def check_queue(config: CoreConfig, num_new_waiting: int) -> None:
+    """Refused: QUEUE_FULL."""
+    if num_new_waiting >= config.waiting_max:
+        message = f"{num_new_waiting} turns wait, the most allowed is {config.waiting_max}; try again later"
+        raise Refusal(RefusalReason.QUEUE_FULL, message, value=num_new_waiting, limit=config.waiting_max)
+
+
+def pages_to_come(request: Request, page_size: int) -> int:
+    """Pages that a running request still needs for the tokens it has, and for the next one."""
+    return max(0, pages_for(request.known_len + 1, page_size) - request.kv.num_pages(page_size))
+
+
+def missing_pages(request: Request, probe: Probe, page_size: int) -> int:
+    """Pages that a waiting request needs beyond those that its probe found, to compute all the tokens it has."""
+    return max(0, pages_for(request.known_len, page_size) - probe.num_pages)

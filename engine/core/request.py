@@ -1,0 +1,136 @@
+"""The request record: one turn on its way through the engine, its lengths and its states."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.core.commands import AbortReason, FinishReason
+from engine.core.events import Usage
+from engine.core.ids import TOKEN_BYTES, Rid, StepNo, TurnId, pages_for
+from engine.core.ownership import Owner, OwnerKind
+from engine.core.radix import Lock
+from engine.core.sessions import Session
+
+
+class Phase(StrEnum):
+    """Where a request stands. The last four of a live request keep their KV until every plan in flight is answered."""
+
+    WAITING = "waiting"
+    """Holds nothing: new, or retracted."""
+    RUNNING = "running"
+    RETRACTING = "retracting"
+    """Retracted while in flight; waits again once its plans are answered."""
+    COMMITTING = "committing"
+    """Finished; the shell stores it."""
+    COMMITTED = "committed"
+    """Acknowledged and ended; its KV moves on once its plans are answered."""
+    ROLLING_BACK = "rolling_back"
+    """Aborted and ended; its KV goes back once its plans are answered."""
+    DONE = "done"
+
+
+PHASE_MOVES: dict[Phase, tuple[Phase, ...]] = {
+    Phase.WAITING: (Phase.RUNNING, Phase.COMMITTING, Phase.ROLLING_BACK),
+    Phase.RUNNING: (Phase.RETRACTING, Phase.COMMITTING, Phase.ROLLING_BACK),
+    Phase.RETRACTING: (Phase.WAITING, Phase.COMMITTING, Phase.ROLLING_BACK),
+    Phase.COMMITTING: (Phase.COMMITTED, Phase.ROLLING_BACK),
+    Phase.COMMITTED: (Phase.DONE,),
+    Phase.ROLLING_BACK: (Phase.DONE,),
+    Phase.DONE: (),
+}
+
+
+@dataclass(slots=True)
+class Holding:
+    """The KV that one holder, a request or a session slot, has in its hands.
+
+        positions:  0 ............ cache_protected_len ........ kv_committed_len .... kv_allocated_len
+        pages:      | tree's, under `lock` | own, in `pages` ......................................|
+                    | valid KV ...................................... | in flight or over-run ......|
+
+    `cache_protected_len` is a multiple of the page size, and `len(pages)` is exactly what reaches kv_allocated_len.
+    """
+
+    req_pool_idx: int | None = None
+    lock: Lock | None = None
+    cache_protected_len: int = 0
+    pages: list[int] = field(default_factory=list)
+    kv_committed_len: int = 0
+    kv_allocated_len: int = 0
+
+    def num_pages(self, page_size: int) -> int:
+        """Pages of the page table, the tree's and the own ones."""
+        return self.cache_protected_len // page_size + len(self.pages)
+
+    def all_pages(self) -> list[int]:
+        """The page table's entries in order: O(depth + pages)."""
+        return (self.lock.pages() if self.lock is not None else []) + self.pages
+
+    def own_reach(self, length: int, page_size: int) -> int:
+        """How many of the own pages the first `length` tokens need."""
+        return max(0, pages_for(length, page_size) - self.cache_protected_len // page_size)
+
+
+@dataclass(slots=True)
+class Request:
+    """One submission. Made by the scheduler, changed by it and by the prefix cache that holds its KV."""
+
+    rid: Rid
+    turn_id: TurnId
+    session: Session | None
+    namespace: str
+    ids: bytearray
+    """int32 bytes: the session's history, the new ids, then what was generated."""
+    base_len: int
+    """Tokens of history before this turn."""
+    prompt_len: int
+    """Tokens of history and new ids."""
+    max_tokens: int
+    ignore_eos: bool
+    arrival: int
+    trace_id: str
+    phase: Phase = Phase.WAITING
+    epoch: int = 0
+    kv: Holding = field(default_factory=Holding)
+    in_flight: int = 0
+    last_step: StepNo = StepNo(0)
+    """The newest plan that this request was in."""
+    pending_samples: int = 0
+    """Ids that plans in flight will yield, in this epoch."""
+    is_prompt_cached: bool = False
+    """Whether the prompt was offered to the prefix cache in this attempt."""
+    usage: Usage | None = None
+    retractions: int = 0
+    finish_reason: FinishReason | None = None
+    outcome: FinishReason | AbortReason | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(OwnerKind.REQUEST, self.rid)
+
+    @property
+    def known_len(self) -> int:
+        """Tokens whose ids the host knows."""
+        return len(self.ids) // TOKEN_BYTES
+
+    @property
+    def output_len(self) -> int:
+        return self.known_len - self.prompt_len
+
+    @property
+    def to_compute(self) -> int:
+        """Tokens that a next plan could compute; the last of them may still be in flight as a sampled id.
+
+        Nothing is left when the ids in flight already reach the turn's limit.
+        """
+        if self.output_len + self.pending_samples >= self.max_tokens:
+            return 0
+        return self.known_len + self.pending_samples - self.kv.kv_allocated_len
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.session is not None and self.session.streaming
+
+    def go(self, phase: Phase) -> None:
+        """Changes the phase. Asserts that the table allows it."""
+        assert phase in PHASE_MOVES[self.phase], f"rid {self.rid}: {self.phase} → {phase}"
+        self.phase = phase

@@ -1,0 +1,266 @@
+"""`SessionAwareCache`: a decorator over any prefix cache whose slots keep a streaming session's KV between turns."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+
+from engine.core.errors import require
+from engine.core.events import EventLog, SlotChanged, SlotState
+from engine.core.ids import Rid
+from engine.core.ownership import Move, Owner, OwnerKind, PoolKind
+from engine.core.pools import Pools
+from engine.core.prefix_cache import PrefixCache, Probe, release_row
+from engine.core.radix import RadixTree
+from engine.core.request import Holding, Phase, Request
+from engine.core.rows import PageTable
+from engine.core.sessions import Session
+
+SLOT_MOVES: dict[SlotState, tuple[SlotState, ...]] = {
+    SlotState.EMPTY: (SlotState.LENT, SlotState.RELEASED),
+    SlotState.HELD: (SlotState.LENT, SlotState.DEMOTED, SlotState.RELEASED),
+    SlotState.DEMOTED: (SlotState.LENT, SlotState.RELEASED),
+    SlotState.LENT: (SlotState.COMMITTING, SlotState.RETURNING),
+    SlotState.COMMITTING: (SlotState.HELD, SlotState.DEMOTED, SlotState.RETURNING),
+    SlotState.RETURNING: (SlotState.HELD, SlotState.EMPTY, SlotState.DEMOTED, SlotState.COMMITTING),
+    SlotState.RELEASED: (),
+}
+"""What a slot's state may become. A turn begins at LENT, from EMPTY and DEMOTED with nothing in the slot's hands."""
+
+FOLLOWS: dict[Phase, SlotState] = {
+    Phase.COMMITTING: SlotState.COMMITTING,
+    Phase.RETRACTING: SlotState.RETURNING,
+    Phase.ROLLING_BACK: SlotState.RETURNING,
+}
+"""The state of a lent slot, by what its lessee is going through; other phases leave it as it is."""
+
+IDLE_STATES = (SlotState.EMPTY, SlotState.HELD, SlotState.DEMOTED)
+
+
+@dataclass(slots=True, eq=False)
+class SessionSlot:
+    """The KV of one streaming session. Its pages belong to SESSION while HELD, to its lessee's REQUEST while LENT."""
+
+    session: Session
+    state: SlotState = SlotState.EMPTY
+    lessee: Rid | None = None
+    kv: Holding = field(default_factory=Holding)
+    last_use: int = 0
+    is_closing: bool = False
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(OwnerKind.SESSION, self.session.uid)
+
+
+class SessionAwareCache:
+    """Requests of streaming sessions go through their slot; all others, and what no slot holds, go through `inner`.
+
+    Slots between turns and unlocked leaves of the tree give way in one order of last use; a slot whose turn was
+    retracted gives way first. A demoted slot's KV keeps its last use, so demoting doesn't make it look fresh.
+    """
+
+    def __init__(
+        self, inner: PrefixCache, page_size: int, pools: Pools, table: PageTable, tree: RadixTree, log: EventLog
+    ) -> None:
+        self._inner = inner
+        self._page_size = page_size
+        self._pools = pools
+        self._table = table
+        self._tree = tree
+        self._log = log
+        self._slots: dict[int, SessionSlot] = {}
+        self._idle: OrderedDict[int, SessionSlot] = OrderedDict()
+        self._idle_rows: OrderedDict[int, SessionSlot] = OrderedDict()
+        self._idle_pages = 0
+
+    def slots(self) -> tuple[SessionSlot, ...]:
+        """Every slot that is not released. For checks and the snapshot."""
+        return tuple(self._slots.values())
+
+    # Life of a slot
+
+    def open_session(self, session: Session) -> None:
+        if session.streaming:
+            self._slots[session.uid] = SessionSlot(session)
+
+    def close_session(self, session: Session) -> None:
+        slot = self._slots.get(session.uid)
+        if slot is None:
+            return
+        if slot.state not in IDLE_STATES:
+            slot.is_closing = True
+            return
+        self._leave_idle(slot)
+        self._inner.discard(slot.owner, slot.kv)
+        slot.kv = Holding()
+        self._change(slot, SlotState.RELEASED)
+        del self._slots[session.uid]
+
+    def _change(self, slot: SessionSlot, state: SlotState) -> None:
+        require(state in SLOT_MOVES[slot.state], f"slot of {slot.session.session_id!r}: {slot.state} → {state}")
+        self._log.emit(SlotChanged(slot.session.session_id, slot.state, state, slot.kv.kv_committed_len))
+        slot.state = state
+
+    def _slot_of(self, request: Request) -> SessionSlot | None:
+        return self._slots.get(request.session.uid) if request.session is not None else None
+
+    def _lent_slot(self, request: Request) -> SessionSlot | None:
+        slot = self._slot_of(request)
+        return slot if slot is not None and slot.lessee == request.rid else None
+
+    # Lending
+
+    def probe(self, request: Request) -> Probe:
+        slot = self._slot_of(request)
+        if slot is None:
+            return self._inner.probe(request)
+        if slot.state is not SlotState.HELD:
+            return replace(self._inner.probe(request), is_ready=slot.state in IDLE_STATES)
+        kv = slot.kv
+        pinned = len(kv.pages) + (self._tree.pinned_by_lock(kv.lock) if kv.lock is not None else 0)
+        has_row = kv.req_pool_idx is not None
+        return Probe(
+            tokens_from_slot=kv.kv_committed_len,
+            num_pages=kv.num_pages(self._page_size),
+            has_row=has_row,
+            pinned_pages=pinned,
+            pinned_rows=int(has_row),
+        )
+
+    def acquire(self, request: Request, probe: Probe) -> None:
+        slot = self._slot_of(request)
+        if slot is None:
+            self._inner.acquire(request, probe)
+            return
+        require(slot.lessee is None, f"slot of {slot.session.session_id!r} is lent to rid {slot.lessee} already")
+        if slot.state is SlotState.HELD:
+            self._leave_idle(slot)
+            self._hand_over(Move.LEND, slot.kv, slot.owner, request.owner)
+            request.kv, slot.kv = slot.kv, Holding()
+        else:
+            self._inner.acquire(request, probe)
+        slot.lessee = request.rid
+        self._change(slot, SlotState.LENT)
+
+    def _hand_over(self, move: Move, kv: Holding, source: Owner, target: Owner) -> None:
+        self._pools.move(move, PoolKind.FULL, kv.pages, source, target)
+        if kv.req_pool_idx is not None:
+            self._pools.move(move, PoolKind.ROWS, [kv.req_pool_idx], source, target)
+
+    def cache_prompt(self, request: Request) -> None:
+        # Only a session's first prompt goes to the tree; what comes after it changes hands by park, lend and return.
+        if self._slot_of(request) is None or request.base_len == 0:
+            self._inner.cache_prompt(request)
+
+    def follow(self, request: Request) -> None:
+        slot, state = self._lent_slot(request), FOLLOWS.get(request.phase)
+        if slot is not None and state is not None:
+            self._change(slot, state)
+
+    # Coming back
+
+    def commit(self, request: Request) -> None:
+        slot = self._lent_slot(request)
+        if slot is not None:
+            self._take_back(slot, request, Move.PARK, keep_len=request.known_len - 1, is_fresh=True)
+        elif self._slot_of(request) is None:
+            self._inner.commit(request)
+        # else: cut and committed while it waited, retracted: its KV is back in the slot already
+
+    def roll_back(self, request: Request) -> None:
+        slot = self._lent_slot(request)
+        if slot is not None:
+            is_retracted = request.phase is Phase.RETRACTING
+            self._take_back(slot, request, Move.RETURN, keep_len=request.base_len - 1, is_fresh=not is_retracted)
+        elif self._slot_of(request) is None:
+            self._inner.roll_back(request)
+
+    def _take_back(self, slot: SessionSlot, request: Request, move: Move, keep_len: int, is_fresh: bool) -> None:
+        """Puts the first `keep_len` tokens of a lessee's KV back into its slot and frees what is behind them.
+
+        The tree may own more than that, when the lent turn matched another's KV or was cut: then nothing is held, and
+        the next turn is a prefix match.
+        """
+        kv = request.kv
+        keep_len = min(keep_len, kv.kv_committed_len)
+        slot.lessee = None
+        if keep_len <= 0 or keep_len < kv.cache_protected_len:
+            self._inner.discard(request.owner, kv)
+            request.kv = Holding()
+            self._change(slot, SlotState.DEMOTED if slot.session.history else SlotState.EMPTY)
+        else:
+            reach = kv.own_reach(keep_len, self._page_size)
+            self._pools.free_up(Move.RELEASE, PoolKind.FULL, kv.pages[reach:], request.owner)
+            del kv.pages[reach:]
+            kv.kv_committed_len = kv.kv_allocated_len = keep_len
+            self._hand_over(move, kv, request.owner, slot.owner)
+            slot.kv, request.kv = kv, Holding()
+            self._change(slot, SlotState.HELD)
+            self._join_idle(slot, is_fresh)
+        if slot.is_closing:
+            self.close_session(slot.session)
+
+    # Idle slots, least recently used first
+
+    def _join_idle(self, slot: SessionSlot, is_fresh: bool) -> None:
+        slot.last_use = self._tree.next_use() if is_fresh else 0
+        orders = [self._idle] if slot.kv.req_pool_idx is None else [self._idle, self._idle_rows]
+        for order in orders:
+            order[slot.session.uid] = slot
+            order.move_to_end(slot.session.uid, last=is_fresh)
+        self._idle_pages += len(slot.kv.pages)
+        if slot.kv.lock is not None:
+            self._tree.set_idle(slot.kv.lock, True)
+
+    def _leave_idle(self, slot: SessionSlot) -> None:
+        if self._idle.pop(slot.session.uid, None) is None:
+            return
+        self._idle_rows.pop(slot.session.uid, None)
+        self._idle_pages -= len(slot.kv.pages)
+        if slot.kv.lock is not None:
+            self._tree.set_idle(slot.kv.lock, False)
+
+    def _demote(self, slot: SessionSlot) -> None:
+        self._leave_idle(slot)
+        session = slot.session
+        self._inner.absorb(Move.DEMOTE, slot.owner, session.namespace, session.history, slot.kv, slot.last_use)
+        slot.kv = Holding()
+        self._change(slot, SlotState.DEMOTED)
+
+    # Room
+
+    @property
+    def reclaimable_pages(self) -> int:
+        return self._inner.reclaimable_pages + self._idle_pages
+
+    @property
+    def reclaimable_rows(self) -> int:
+        return self._inner.reclaimable_rows + len(self._idle_rows)
+
+    def make_room(self, pages: int, rows: int) -> bool:
+        if pages > self._pools.free(PoolKind.FULL) + self.reclaimable_pages:
+            return False
+        if rows > self._pools.free(PoolKind.ROWS) + self.reclaimable_rows:
+            return False
+        while (missing := pages - self._pools.free(PoolKind.FULL)) > 0:
+            self._free_oldest(missing)
+        while rows > self._pools.free(PoolKind.ROWS):
+            _, slot = self._idle_rows.popitem(last=False)
+            release_row(self._pools, self._table, slot.owner, slot.kv)
+        return True
+
+    def _free_oldest(self, missing: int) -> None:
+        slot = next(iter(self._idle.values()), None)
+        leaf_use = self._tree.lru_use()
+        if leaf_use is not None and (slot is None or leaf_use <= slot.last_use):
+            self._tree.evict(missing)
+        else:
+            assert slot is not None, f"{missing} pages are missing though {self.reclaimable_pages} count as reclaimable"
+            self._demote(slot)
+
+    # What slots have no part in
+
+    def absorb(self, move: Move, owner: Owner, namespace: str, ids: bytes, kv: Holding, last_use: int) -> None:
+        self._inner.absorb(move, owner, namespace, ids, kv, last_use)
+
+    def discard(self, owner: Owner, kv: Holding) -> None:
+        self._inner.discard(owner, kv)

@@ -1,0 +1,170 @@
+"""`SessionController`: open sessions, the tree of their finished turns, the right to run a turn, idle expiry."""
+
+import heapq
+from dataclasses import dataclass, field
+
+from engine.core.commands import AbortReason, Open, Submit
+from engine.core.config import CoreConfig
+from engine.core.errors import Refusal, RefusalReason
+from engine.core.events import EventLog, SessionOpened
+from engine.core.ids import Rid, SessionId, TurnId, count_ids
+
+
+@dataclass(frozen=True, slots=True)
+class TurnNode:
+    """A finished turn. `ids` are all ids from the root to its end; bytes objects are shared, not copied."""
+
+    turn_id: TurnId
+    ids: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A conversation. A streaming one is a single line of ids; an ordinary one a tree of turns.
+
+    `live` is the lease: turn ids that may run or wait, each with its rid. Only the end of that very turn clears it.
+    """
+
+    session_id: SessionId
+    uid: int
+    """Unique for the life of the process: a name may be opened again while the old session's KV still drains."""
+    streaming: bool
+    idle_timeout_s: float
+    namespace: str
+    trace_id: str
+    idle_since: float
+    history: bytes = b""
+    nodes: dict[TurnId, TurnNode] = field(default_factory=dict)
+    live: dict[TurnId, Rid] = field(default_factory=dict)
+    closing: AbortReason | None = None
+
+    @property
+    def history_len(self) -> int:
+        return count_ids(self.history)
+
+
+class SessionController:
+    """Every open session. It knows turns by id and nothing of KV."""
+
+    def __init__(self, config: CoreConfig, log: EventLog) -> None:
+        self._config = config
+        self._log = log
+        self._sessions: dict[SessionId, Session] = {}
+        self._opened = 0
+        self._expiries: list[tuple[float, int, SessionId]] = []
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def all(self) -> tuple[Session, ...]:
+        """Open sessions, in the order in which they were opened."""
+        return tuple(self._sessions.values())
+
+    def open(self, command: Open, now: float) -> Session:
+        """Refused: SESSION_EXISTS, SESSION_LIMIT, STREAMING_DISABLED, IDLE_TIMEOUT_INVALID."""
+        name = command.session_id
+        timeout_s = self._config.idle_timeout_s if command.idle_timeout_s is None else command.idle_timeout_s
+        if name in self._sessions:
+            raise Refusal(
+                RefusalReason.SESSION_EXISTS, f"session {name!r} is open already", field="session_id", value=name
+            )
+        if len(self._sessions) >= self._config.sessions_max:
+            limit = self._config.sessions_max
+            raise Refusal(RefusalReason.SESSION_LIMIT, f"{limit} sessions are open, the most allowed", limit=limit)
+        if command.streaming and not self._config.streaming_sessions:
+            raise Refusal(RefusalReason.STREAMING_DISABLED, "this server runs without streaming sessions")
+        if not 0 < timeout_s < float("inf"):
+            message = f"idle_timeout_s must be above 0 and finite, not {timeout_s}"
+            raise Refusal(RefusalReason.IDLE_TIMEOUT_INVALID, message, field="idle_timeout_s", value=str(timeout_s))
+        self._opened += 1
+        session = Session(name, self._opened, command.streaming, timeout_s, command.namespace, command.trace_id, now)
+        self._sessions[name] = session
+        self._watch(session)
+        self._log.emit(SessionOpened(name, command.streaming, command.trace_id))
+        return session
+
+    def find(self, session_id: SessionId) -> Session:
+        """Refused: SESSION_UNKNOWN, also for a session that is closing."""
+        session = self._sessions.get(session_id)
+        if session is None or session.closing is not None:
+            message = f"no open session {session_id!r}"
+            raise Refusal(RefusalReason.SESSION_UNKNOWN, message, field="session_id", value=session_id)
+        return session
+
+    def get(self, session_id: SessionId) -> Session | None:
+        return self._sessions.get(session_id)
+
+    def find_admissible(self, command: Submit) -> Session | None:
+        """The session that may take this turn now; None for a stateless one.
+
+        Refused: SESSION_UNKNOWN, SESSION_BUSY, SESSION_TURNS_LIMIT, TURN_EXISTS, PARENT_WITHOUT_SESSION.
+        """
+        if command.session_id is None:
+            if command.parent is not None:
+                raise Refusal(RefusalReason.PARENT_WITHOUT_SESSION, "a parent needs a session", field="parent_turn_id")
+            return None
+        session = self.find(command.session_id)
+        name, turn = session.session_id, command.turn_id
+        if turn in session.live or turn in session.nodes:
+            message = f"session {name!r} has a turn {turn!r} already"
+            raise Refusal(RefusalReason.TURN_EXISTS, message, field="turn_id", value=turn)
+        if session.streaming and session.live:
+            running = next(iter(session.live))
+            message = f"session {name!r} is busy with turn {running!r}; wait for its end or abort it"
+            raise Refusal(RefusalReason.SESSION_BUSY, message, field="session_id", value=running, limit=1)
+        self._check_room(session)
+        return session
+
+    def _check_room(self, session: Session) -> None:
+        turns, nodes = self._config.session_turns_max, self._config.session_nodes_max
+        if len(session.live) >= turns:
+            message = f"session {session.session_id!r} runs {len(session.live)} turns, the most allowed is {turns}"
+            raise Refusal(RefusalReason.SESSION_TURNS_LIMIT, message, value=len(session.live), limit=turns)
+        if len(session.nodes) + len(session.live) >= nodes and not session.streaming:
+            message = (
+                f"session {session.session_id!r} remembers {len(session.nodes)} turns, the most allowed is {nodes}"
+            )
+            raise Refusal(RefusalReason.SESSION_TURNS_LIMIT, message, value=len(session.nodes), limit=nodes)
+
+    # The life of a turn
+
+    def begin_turn(self, session: Session, turn_id: TurnId, rid: Rid) -> None:
+        assert turn_id not in session.live, f"turn {turn_id!r} runs already"
+        session.live[turn_id] = rid
+
+    def commit_turn(self, session: Session, node: TurnNode) -> None:
+        """A turn is part of the session from here on."""
+        session.nodes[node.turn_id] = node
+        if session.streaming:
+            session.history = node.ids
+            if len(session.nodes) > self._config.session_nodes_max:
+                del session.nodes[next(iter(session.nodes))]
+
+    def end_turn(self, session: Session, turn_id: TurnId, rid: Rid, now: float) -> None:
+        """Gives the right to run back, by whoever holds it only."""
+        assert session.live.get(turn_id) == rid, f"turn {turn_id!r} is not rid {rid}'s to end"
+        del session.live[turn_id]
+        session.idle_since = now
+        self._watch(session)
+
+    # Expiry
+
+    def _watch(self, session: Session) -> None:
+        due = session.idle_since + session.idle_timeout_s
+        heapq.heappush(self._expiries, (due, session.uid, session.session_id))
+
+    def find_expired(self, now: float) -> list[Session]:
+        """Sessions without a turn for longer than their timeout. O(log n) for each; never one with a live turn."""
+        expired: list[Session] = []
+        while self._expiries and self._expiries[0][0] <= now:
+            _, uid, name = heapq.heappop(self._expiries)
+            session = self._sessions.get(name)
+            if session is None or session.uid != uid or session.live or session.closing is not None:
+                continue  # closed, or busy: the end of its turn watches it again
+            if session.idle_since + session.idle_timeout_s <= now:
+                expired.append(session)
+        return expired
+
+    def remove(self, session: Session) -> None:
+        assert not session.live, f"session {session.session_id!r} still runs {list(session.live)}"
+        del self._sessions[session.session_id]

@@ -1,0 +1,50 @@
+"""The seam between the runtime and whatever runs the model."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.core.ownership import PoolKind
+from engine.core.plan import StepOutcome, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do, as data. The runtime refuses by name what is not in it."""
+
+    name: str
+    """For people: model, backend and dtype, as in `SmolLM2-135M-Instruct, cpu torch float32`."""
+    pool_kinds: tuple[PoolKind, ...]
+    page_size: int
+    pool_pages: int
+    """Pages of the full pool, the padding page 0 included."""
+    num_rows: int
+    """Request rows, the padding row 0 included."""
+    context_len: int
+    vocab_size: int
+    max_in_flight: int
+    """Plans that may be submitted before the oldest is answered."""
+
+
+class Executor(Protocol):
+    """Runs plans in the order in which they are submitted.
+
+    The contract, which `tests/kit/executor_contract.py` holds against every implementation:
+    - `submit` copies all it needs of the plan's page tables before it returns, and never blocks on the device.
+    - Futures resolve in submission order, on the event loop that called `submit`, with a `StepResult`, or with a
+      `StepFailure` when the forward raised. They carry an exception only when the executor itself is lost.
+    - A row with `uses_sampled` takes the id sampled for its `req_pool_idx` by the newest earlier plan that sampled
+      there.
+    - Sampling is greedy, ties go to the lowest id.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepOutcome]:
+        """Queues one forward. Raises RuntimeError once closed."""
+        ...
+
+    def close(self) -> None:
+        """Answers what was submitted, then stops. Idempotent; blocks until the worker has ended."""
+        ...

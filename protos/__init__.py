@@ -1,0 +1,1 @@
+"""The public interface: protocol buffers, and the code generated from them."""

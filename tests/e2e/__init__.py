@@ -1,0 +1,1 @@
+"""A real server process, real gRPC on loopback, real signals."""

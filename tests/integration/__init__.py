@@ -1,0 +1,1 @@
+"""More than one room at work, and tokens compared with references."""

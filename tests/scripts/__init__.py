@@ -1,0 +1,1 @@
+"""Transcripts: commands and the trace that each must leave."""

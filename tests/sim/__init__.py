@@ -1,0 +1,1 @@
+"""Seeded worlds with faults, against the core and the shadow executor."""

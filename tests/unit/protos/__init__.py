@@ -1,0 +1,1 @@
+"""The interface: its rules, and the generated code."""
