@@ -153,7 +153,7 @@ class SessionAwareCache:
 
     def follow(self, request: Request) -> None:
         slot, state = self._lent_slot(request), FOLLOWS.get(request.phase)
-        if slot is not None and state is not None:
+        if slot is not None and state not in (None, slot.state):  # a retracted turn may be aborted while it returns
             self._change(slot, state)
 
     # Coming back

@@ -1,0 +1,1 @@
+"""Unit tests of `engine.core`, one file a module."""

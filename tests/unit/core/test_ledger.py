@@ -1,0 +1,106 @@
+"""The ledger: the move table, expected owners, counters."""
+
+import pytest
+
+from engine.core.errors import InvariantViolation
+from engine.core.events import EventLog, KvMoved
+from engine.core.ledger import Ledger
+from engine.core.ownership import CACHE, FREE, MOVES, QUARANTINED, Move, Owner, OwnerKind, PoolKind
+
+REQUEST = Owner(OwnerKind.REQUEST, 1)
+OTHER = Owner(OwnerKind.REQUEST, 2)
+SESSION = Owner(OwnerKind.SESSION, 7)
+OWNERS = {
+    OwnerKind.FREE: FREE,
+    OwnerKind.REQUEST: REQUEST,
+    OwnerKind.SESSION: SESSION,
+    OwnerKind.CACHE: CACHE,
+    OwnerKind.QUARANTINED: QUARANTINED,
+}
+
+
+def make_ledger() -> tuple[Ledger, EventLog]:
+    log = EventLog()
+    return Ledger({PoolKind.FULL: 8, PoolKind.ROWS: 4}, log), log
+
+
+def put(ledger: Ledger, page: int, kind: OwnerKind) -> None:
+    """Brings a free page to an owner of that kind by legal moves."""
+    route = {
+        OwnerKind.FREE: [],
+        OwnerKind.REQUEST: [(Move.GRANT, FREE, REQUEST)],
+        OwnerKind.SESSION: [(Move.GRANT, FREE, REQUEST), (Move.PARK, REQUEST, SESSION)],
+        OwnerKind.CACHE: [(Move.GRANT, FREE, REQUEST), (Move.DONATE, REQUEST, CACHE)],
+        OwnerKind.QUARANTINED: [(Move.QUARANTINE, FREE, QUARANTINED)],
+    }[kind]
+    for move, source, target in route:
+        ledger.move(move, PoolKind.FULL, [page], source, target)
+
+
+@pytest.mark.parametrize("move", list(Move))
+@pytest.mark.parametrize("source", list(OwnerKind))
+@pytest.mark.parametrize("target", list(OwnerKind))
+def test_move_when_the_table_says_so_then_it_happens_and_else_it_is_a_violation(
+    move: Move, source: OwnerKind, target: OwnerKind
+) -> None:
+    ledger, _ = make_ledger()
+    put(ledger, 1, source)
+    is_legal = source in MOVES[move].sources and target is MOVES[move].target
+    if is_legal:
+        ledger.move(move, PoolKind.FULL, [1], OWNERS[source], OWNERS[target])
+        assert ledger.owner(PoolKind.FULL, 1) == OWNERS[target]
+    else:
+        with pytest.raises(InvariantViolation):
+            ledger.move(move, PoolKind.FULL, [1], OWNERS[source], OWNERS[target])
+        assert ledger.owner(PoolKind.FULL, 1) == OWNERS[source]
+
+
+def test_move_when_one_page_is_anothers_then_nothing_moves() -> None:
+    ledger, log = make_ledger()
+    ledger.move(Move.GRANT, PoolKind.FULL, [1, 2], FREE, REQUEST)
+    ledger.move(Move.GRANT, PoolKind.FULL, [3], FREE, OTHER)
+    log.take()
+    with pytest.raises(InvariantViolation, match="page 3 belongs to request:2, not to request:1"):
+        ledger.move(Move.DONATE, PoolKind.FULL, [1, 2, 3], REQUEST, CACHE)
+    assert ledger.owner(PoolKind.FULL, 1) == REQUEST
+    assert ledger.count(PoolKind.FULL, OwnerKind.REQUEST) == 3
+    assert log.take() == ()
+
+
+@pytest.mark.parametrize("page", [0, -1, 8])
+def test_move_when_the_page_is_padding_or_outside_then_it_is_a_violation(page: int) -> None:
+    ledger, _ = make_ledger()
+    with pytest.raises(InvariantViolation, match="has no page"):
+        ledger.move(Move.GRANT, PoolKind.FULL, [page], FREE, REQUEST)
+
+
+def test_move_when_a_row_would_go_to_the_cache_then_it_is_a_violation() -> None:
+    ledger, _ = make_ledger()
+    ledger.move(Move.GRANT, PoolKind.ROWS, [1], FREE, REQUEST)
+    with pytest.raises(InvariantViolation, match="can not belong to cache"):
+        ledger.move(Move.DONATE, PoolKind.ROWS, [1], REQUEST, CACHE)
+
+
+def test_counters_when_pages_move_then_they_follow_and_padding_is_in_none() -> None:
+    ledger, log = make_ledger()
+    ledger.move(Move.GRANT, PoolKind.FULL, [5, 6], FREE, REQUEST)
+    ledger.move(Move.PARK, PoolKind.FULL, [5], REQUEST, SESSION)
+    counts = {kind: ledger.count(PoolKind.FULL, kind) for kind in OwnerKind}
+    assert counts == {
+        OwnerKind.FREE: 5,
+        OwnerKind.REQUEST: 1,
+        OwnerKind.SESSION: 1,
+        OwnerKind.CACHE: 0,
+        OwnerKind.QUARANTINED: 0,
+    }
+    assert [numbered.event for numbered in log.take()] == [
+        KvMoved(PoolKind.FULL, Move.GRANT, FREE, REQUEST, (5, 6)),
+        KvMoved(PoolKind.FULL, Move.PARK, REQUEST, SESSION, (5,)),
+    ]
+
+
+def test_unprotect_when_more_than_was_protected_then_it_is_a_violation() -> None:
+    ledger, _ = make_ledger()
+    ledger.protect([1, 2])
+    with pytest.raises(InvariantViolation, match="more pages unlocked than locked"):
+        ledger.unprotect([1, 2, 3])
