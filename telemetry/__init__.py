@@ -1,1 +1,1 @@
-"""Sinks of the core's events: what the world is told, never what the engine does."""
+"""Sinks of the core's events. They never block, never fail a request, and count what they lose."""

@@ -28,7 +28,7 @@ class PlanRow:
 
     rid: Rid
     epoch: int
-    """Grows when the request is retracted; a result of an older epoch is dropped by the core."""
+    """Grows when the request is retracted; answers of an older epoch count for nothing."""
     req_pool_idx: int
     start_len: int
     query_len: int

@@ -262,7 +262,9 @@ class Scheduler:
         for index, row in enumerate(plan.rows):
             request = self._queues.live[row.rid]
             request.in_flight -= 1
-            if request.phase is Phase.RUNNING and request.epoch == row.epoch:
+            if request.phase is Phase.RUNNING:
+                # A retracted request runs again only when all its plans are answered, so none of them is stale here.
+                require(request.epoch == row.epoch, f"rid {row.rid}: epoch {row.epoch} was answered at {request.epoch}")
                 if isinstance(outcome, StepResult):
                     self._take(request, row, outcome.sampled[index], now)
                 else:

@@ -1,0 +1,206 @@
+"""Causal attention over paged KV, bit for bit the same for a token whatever batch or chunk it comes in.
+
+The keys of a sequence are cut into blocks of 64, counted from position 0. A *tile* is a few query tokens of one row; a
+*work item* is one tile against one block. Every item is a matrix product of one fixed shape, so its result can't
+depend on its neighbours; the blocks of a tile are then summed left to right. A key that a query may not see has weight
+exactly 0, so a block that lies wholly in a query's future changes nothing, and chunks may be cut anywhere.
+
+    tiles, most blocks first:   t0 t1 t2          items, block by block:   | t0 t1 t2 | t0 t1 | t0 |
+    blocks of each:              3  2  1                                      block 0   block 1  2
+
+So the tiles that reach block b are always the first few, and merging a block is an addition of two slices.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.executor.batch import Batch, Int64Array
+from engine.executor.kv_storage import KvStorage, head_row_index
+from engine.executor.linear import padded_rows
+
+BLOCK_LEN = 64
+TILE_LEN = 8
+"""Query tokens a tile of a chunk; a decode row is a tile of one."""
+ITEMS_MAX = 256
+"""Work items computed together, so that memory stays bounded for long contexts (12 MiB of keys for 3 KV heads)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    row: int
+    first_token: int
+    num_tokens: int
+    first_position: int
+
+    @property
+    def num_blocks(self) -> int:
+        return (self.first_position + self.num_tokens - 1) // BLOCK_LEN + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _TileGroup:
+    """Tiles of one length that are computed together. `w` counts work items, `m` the padded rows of a tile."""
+
+    tile_len: int
+    token_idx: torch.Tensor
+    """[tiles, tile_len] token of each query, the tile's first where it is shorter."""
+    query_places: torch.Tensor
+    """[queries] places in `token_idx`, read as one line, that hold a query of their own."""
+    query_tokens: torch.Tensor
+    """[queries] the tokens at those places."""
+    item_tile: torch.Tensor
+    """[w] tile of each work item."""
+    tiles_at_block: tuple[int, ...]
+    """For each block the number of tiles that reach it; never rises."""
+    kv_rows: torch.Tensor
+    """[w · num_kv_heads · 64] rows of `KvStorage.head_rows`."""
+    is_hidden: torch.Tensor
+    """[w, 1, m, 64] True where the query may not see the key."""
+
+
+class AttentionPlan:
+    """Where everything is, for one step: built once, run in each layer."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, batch: Batch, num_heads: int, num_kv_heads: int) -> None:
+        group_size = num_heads // num_kv_heads
+        slots = [_block_slots(batch, row) for row in range(batch.num_rows)]
+        self._groups = [
+            _build_group(tiles, tile_len, slots, group_size, num_kv_heads) for tile_len, tiles in _grouped_tiles(batch)
+        ]
+
+    def run(self, layer: int, queries: torch.Tensor, kv: KvStorage) -> torch.Tensor:
+        """Attention of `queries` [num_tokens, num_heads, head_dim] over layer `layer` of `kv`, of the same shape.
+
+        The KV of the step's own tokens must be in the pages already.
+        """
+        out = torch.empty_like(queries)
+        keys, values = kv.head_rows(layer)
+        for group in self._groups:
+            tiles_out = _attend(group, queries, keys, values, kv.num_kv_heads).flatten(0, 1)
+            out.index_copy_(0, group.query_tokens, tiles_out.index_select(0, group.query_places))
+        return out
+
+
+def _attend(
+    group: _TileGroup, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, num_kv_heads: int
+) -> torch.Tensor:
+    """Softmax attention of one group, `[tiles, tile_len, num_heads, head_dim]`."""
+    num_heads, head_dim = queries.shape[1:]
+    num_tiles = len(group.token_idx)
+    tile_queries = _tile_queries(group, queries, num_kv_heads)
+    rows_padded = tile_queries.shape[2]
+    matrices = len(group.item_tile) * num_kv_heads
+
+    item_queries = tile_queries.index_select(0, group.item_tile).view(matrices, rows_padded, head_dim)
+    item_keys = keys.index_select(0, group.kv_rows).view(matrices, BLOCK_LEN, head_dim)
+    scores = torch.bmm(item_queries, item_keys.transpose(1, 2)).view(-1, num_kv_heads, rows_padded, BLOCK_LEN)
+    scores.masked_fill_(group.is_hidden, -torch.inf)
+    highest = _merge_blocks(scores.amax(-1, keepdim=True), group.tiles_at_block, torch.maximum)
+    weights = scores.sub_(highest.index_select(0, group.item_tile)).exp_()
+    weight_sums = _merge_blocks(weights.sum(-1, keepdim=True), group.tiles_at_block, torch.add)
+    item_values = values.index_select(0, group.kv_rows).view(matrices, BLOCK_LEN, head_dim)
+    products = torch.bmm(weights.view(matrices, rows_padded, BLOCK_LEN), item_values)
+    summed = _merge_blocks(
+        products.view(-1, num_kv_heads, rows_padded, head_dim), group.tiles_at_block, torch.add
+    ).div_(weight_sums)
+
+    rows = num_heads // num_kv_heads * group.tile_len
+    by_head = summed[:, :, :rows].view(num_tiles, num_kv_heads, group.tile_len, -1, head_dim)
+    return by_head.transpose(1, 2).reshape(num_tiles, group.tile_len, num_heads, head_dim)
+
+
+def _tile_queries(group: _TileGroup, queries: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """Scaled queries, `[tiles, num_kv_heads, m, head_dim]`: the heads that share a KV head are rows of one matrix."""
+    num_heads, head_dim = queries.shape[1:]
+    rows = num_heads // num_kv_heads * group.tile_len
+    gathered = queries[group.token_idx] * head_dim**-0.5
+    by_kv_head = gathered.view(len(gathered), group.tile_len, num_kv_heads, -1, head_dim).transpose(1, 2)
+    padded = queries.new_zeros(len(gathered), num_kv_heads, padded_rows(rows), head_dim)
+    padded[:, :, :rows] = by_kv_head.reshape(len(gathered), num_kv_heads, rows, head_dim)
+    return padded
+
+
+def _merge_blocks(
+    parts: torch.Tensor,
+    tiles_at_block: tuple[int, ...],
+    merge: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """Folds `parts` [w, ...] over the blocks of each tile, left to right: [tiles, ...]."""
+    total = parts[: tiles_at_block[0]].clone()
+    start = tiles_at_block[0]
+    for num_tiles in tiles_at_block[1:]:
+        total[:num_tiles] = merge(total[:num_tiles], parts[start : start + num_tiles])
+        start += num_tiles
+    return total
+
+
+def _block_slots(batch: Batch, row: int) -> Int64Array:
+    """Flat places of a row's keys, `[num_blocks, 64]`; place 0, which reads as zeros, behind its end."""
+    page_size = batch.page_size
+    pages = batch.kv_indices[batch.kv_indptr[row] : batch.kv_indptr[row + 1]].astype(np.int64)
+    kv_len = (len(pages) - 1) * page_size + int(batch.last_page_len[row])
+    slots = (pages[:, None] * page_size + np.arange(page_size)).ravel()[:kv_len]
+    padded = np.zeros(-(-kv_len // BLOCK_LEN) * BLOCK_LEN, np.int64)
+    padded[:kv_len] = slots
+    return padded.reshape(-1, BLOCK_LEN)
+
+
+def _grouped_tiles(batch: Batch) -> Iterator[tuple[int, list[_Tile]]]:
+    """All tiles by length, most blocks first, in groups of at most `ITEMS_MAX` work items (or of one tile)."""
+    lens = np.diff(batch.qo_indptr)
+    for tile_len in (1, TILE_LEN):
+        rows = [row for row in range(batch.num_rows) if (lens[row] == 1) == (tile_len == 1)]
+        tiles = [tile for row in rows for tile in _row_tiles(batch, row, tile_len)]
+        tiles.sort(key=lambda tile: -tile.num_blocks)
+        group: list[_Tile] = []
+        num_items = 0
+        for tile in tiles:
+            if group and num_items + tile.num_blocks > ITEMS_MAX:
+                yield tile_len, group
+                group, num_items = [], 0
+            group.append(tile)
+            num_items += tile.num_blocks
+        if group:
+            yield tile_len, group
+
+
+def _row_tiles(batch: Batch, row: int, tile_len: int) -> Iterator[_Tile]:
+    start, stop = int(batch.qo_indptr[row]), int(batch.qo_indptr[row + 1])
+    for first in range(start, stop, tile_len):
+        yield _Tile(row, first, min(tile_len, stop - first), int(batch.positions[first]))
+
+
+def _build_group(
+    tiles: list[_Tile], tile_len: int, slots: list[Int64Array], group_size: int, num_kv_heads: int
+) -> _TileGroup:
+    most_blocks = tiles[0].num_blocks
+    tiles_at_block = tuple(sum(tile.num_blocks > block for tile in tiles) for block in range(most_blocks))
+    item_tile = np.concatenate([np.arange(count) for count in tiles_at_block])
+    item_block = np.repeat(np.arange(most_blocks), tiles_at_block)
+    item_slots = np.stack([slots[tiles[tile].row][block] for tile, block in zip(item_tile, item_block, strict=True)])
+
+    offsets = np.arange(tile_len)
+    num_tokens = np.array([tile.num_tokens for tile in tiles])
+    is_query = offsets < num_tokens[:, None]
+    token_idx = np.array([tile.first_token for tile in tiles])[:, None] + np.where(is_query, offsets, 0)
+    query_positions = np.array([tile.first_position for tile in tiles])[:, None] + np.where(is_query, offsets, 0)
+    # Rows of a tile's matrix are (query, head of the group); the rows that only pad it to a multiple of 8 see key 0.
+    row_positions = np.zeros((len(tiles), padded_rows(tile_len * group_size)), np.int64)
+    row_positions[:, : tile_len * group_size] = np.repeat(query_positions, group_size, axis=1)
+    key_positions = item_block[:, None] * BLOCK_LEN + np.arange(BLOCK_LEN)
+    is_hidden = key_positions[:, None, :] > row_positions[item_tile][:, :, None]
+    return _TileGroup(
+        tile_len=tile_len,
+        token_idx=torch.from_numpy(token_idx),
+        query_places=torch.from_numpy(np.flatnonzero(is_query)),
+        query_tokens=torch.from_numpy(token_idx[is_query]),
+        item_tile=torch.from_numpy(item_tile),
+        tiles_at_block=tiles_at_block,
+        kv_rows=torch.from_numpy(head_row_index(item_slots, num_kv_heads).ravel()),
+        is_hidden=torch.from_numpy(is_hidden).unsqueeze(1),
+    )

@@ -1,0 +1,70 @@
+"""Runs batches through a model and its KV pools: what is left is to choose tokens."""
+
+import numpy as np
+import torch
+
+from engine.executor.attention import AttentionPlan
+from engine.executor.batch import Batch, Int64Array, PoolGeometry
+from engine.executor.kv_storage import KvStorage
+from engine.executor.model_config import ModelConfig
+from engine.executor.models.llama import LlamaModel
+from engine.executor.weights import LlamaWeights
+
+
+class ForwardError(Exception):
+    """A forward was refused, or its numbers may not be used: the reason names rows and bounds, never token ids."""
+
+
+class ModelRunner:
+    """Model and pools. Not thread-safe: one thread calls it."""
+
+    __slots__ = ("_kv", "_model", "config", "pool")
+
+    def __init__(self, config: ModelConfig, weights: LlamaWeights, pool: PoolGeometry) -> None:
+        self.config = config
+        self.pool = pool
+        self._model = LlamaModel(config, weights)
+        self._kv = KvStorage(config, pool)
+
+    def forward(self, batch: Batch, logit_idx: Int64Array) -> torch.Tensor:
+        """Copies, then one forward. Returns the logits of the tokens `logit_idx`, [n, vocab_size] float32.
+
+        Raises ForwardError for a token id out of the vocabulary, a position out of the context, and for hidden states
+        or logits that are not finite.
+        """
+        self._refuse_unusable(batch)
+        with torch.inference_mode():
+            for copy in batch.copies:
+                self._kv.copy_page(copy)
+            hidden = self._model.forward(
+                torch.from_numpy(batch.token_ids),
+                torch.from_numpy(batch.positions),
+                torch.from_numpy(batch.kv_write_idx),
+                AttentionPlan(batch, self.config.num_heads, self.config.num_kv_heads),
+                self._kv,
+            )
+            _refuse_non_finite(batch, hidden, np.arange(batch.num_tokens), "hidden states")
+            logits = self._model.logits(hidden[torch.from_numpy(logit_idx)])
+            _refuse_non_finite(batch, logits, logit_idx, "logits")
+        return logits
+
+    def _refuse_unusable(self, batch: Batch) -> None:
+        bad = np.flatnonzero((batch.token_ids < 0) | (batch.token_ids >= self.config.vocab_size))
+        if len(bad):
+            row = _row_of(batch, bad[0])
+            raise ForwardError(f"plan row {row}: a token id outside the vocabulary of {self.config.vocab_size}")
+        highest = int(batch.positions.max())
+        if highest >= self.config.context_len:
+            row = _row_of(batch, batch.positions.argmax())
+            raise ForwardError(f"plan row {row}: position {highest} outside the context of {self.config.context_len}")
+
+
+def _refuse_non_finite(batch: Batch, values: torch.Tensor, token_idx: Int64Array, what: str) -> None:
+    is_finite = torch.isfinite(values).all(dim=-1).numpy()
+    if not is_finite.all():
+        row = _row_of(batch, token_idx[np.flatnonzero(~is_finite)[0]])
+        raise ForwardError(f"plan row {row}: {what} that are not finite")
+
+
+def _row_of(batch: Batch, token_idx: np.intp | np.int64) -> int:
+    return int(np.searchsorted(batch.qo_indptr, token_idx, side="right")) - 1

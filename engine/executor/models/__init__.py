@@ -1,0 +1,1 @@
+"""The forward of each model family."""

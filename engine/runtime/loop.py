@@ -1,0 +1,170 @@
+"""The loop: drain the inbox, plan, submit, wait, advance, tell. One task runs it and owns the core."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from engine.core.commands import AbortReason, CommitAck, Submit
+from engine.core.core import Core
+from engine.core.errors import InvariantViolation, Refusal
+from engine.core.events import CommitRequested, CoreEvent, EventSink, Numbered, TokensSampled, TurnAccepted, TurnEnded
+from engine.core.ids import Rid
+from engine.core.plan import StepOutcome
+from engine.executor.protocol import Executor
+from engine.runtime.clock import Clock
+from engine.runtime.config import RuntimeConfig
+from engine.runtime.handle import EngineClosed, EngineFailed, Finished, Started
+from engine.runtime.housekeeping import Housekeeping
+from engine.runtime.inbox import Inbox, Posted
+from engine.runtime.turns import LiveTurns
+
+_log = logging.getLogger(__name__)
+
+
+class EngineLoop:
+    """Never cancels a forward: whatever has to end a turn is a command in the inbox.
+
+    While forwards run, it waits for the oldest of them or for the inbox. As many plans are in flight as both the core
+    and the executor allow.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        executor: Executor,
+        inbox: Inbox,
+        turns: LiveTurns,
+        *,
+        sinks: Sequence[EventSink],
+        clock: Clock,
+        config: RuntimeConfig,
+    ) -> None:
+        self._core = core
+        self._executor = executor
+        self._inbox = inbox
+        self._turns = turns
+        self._sinks = tuple(sinks)
+        self._clock = clock
+        self._config = config
+        self._housekeeping = Housekeeping(core, clock, config)
+        self._depth = min(core.config.in_flight_max, executor.capabilities.max_in_flight)
+        self._in_flight: deque[asyncio.Future[StepOutcome]] = deque()
+        self._is_stopping = False
+
+    def request_stop(self) -> None:
+        """Ends the loop as soon as no turn is alive."""
+        self._is_stopping = True
+        self._inbox.ring()
+
+    async def run(self) -> None:
+        """Serves until it is asked to stop. Raises EngineFailed when it can not go on; no stream is left open then."""
+        try:
+            while not (self._is_stopping and not self._core.has_work):
+                await self._iterate()
+        except Exception as error:  # one of the two allowed: whatever broke, no reader may be left waiting
+            _log.critical("event=engine_halted reason=%s: %s", type(error).__name__, error, exc_info=error)
+            raise self._end_all(EngineFailed(f"the engine halted: {type(error).__name__}: {error}")) from error
+        finally:
+            self._end_all(EngineFailed("the engine's loop was ended"))
+
+    async def _iterate(self) -> None:
+        self._take_commands()
+        self._take_answers()
+        self._housekeeping.expire()
+        self._publish()
+        self._submit_plans()
+        if not self._in_flight:
+            self._require_idle()
+            self._housekeeping.when_idle()
+        await self._inbox.wait(self._config.expire_interval_s)
+
+    def _take_commands(self) -> None:
+        self._inbox.silence()
+        has_changed = False
+        while (posted := self._inbox.take_command()) is not None:
+            self._apply(posted)
+            has_changed = True
+        for abort in self._inbox.take_aborts():
+            self._core.apply(abort, self._clock.now())
+            has_changed = True
+        if has_changed:
+            self._housekeeping.after_command()
+            self._publish()
+
+    def _apply(self, posted: Posted) -> None:
+        """Applies a command and answers its sender, whatever happens. A sender that was cancelled gets no answer."""
+        reply = posted.reply
+        try:
+            self._core.apply(posted.command, self._clock.now())
+            if not reply.done():
+                reply.set_result(None)
+        except Refusal as refusal:
+            if isinstance(posted.command, Submit):
+                self._turns.discard(posted.command.rid)
+            if not reply.done():
+                reply.set_exception(refusal)
+        finally:
+            if not reply.done():
+                reply.set_exception(EngineClosed("the engine halted"))
+
+    def _submit_plans(self) -> None:
+        while len(self._in_flight) < self._depth:
+            plan = self._core.next_plan(self._clock.now())
+            self._publish()
+            if plan is None:
+                return
+            future = self._executor.submit(plan)
+            future.add_done_callback(self._ring)
+            self._in_flight.append(future)
+
+    def _ring(self, _answered: asyncio.Future[StepOutcome]) -> None:
+        self._inbox.ring()
+
+    def _take_answers(self) -> None:
+        while self._in_flight and self._in_flight[0].done():
+            outcome = self._in_flight.popleft().result()
+            self._core.advance(outcome, self._clock.now())
+            self._publish()
+            self._housekeeping.after_step()
+
+    def _require_idle(self) -> None:
+        """With nothing in flight, work that got no plan would wait for ever."""
+        if self._core.has_work:
+            raise InvariantViolation("turns are alive, nothing is in flight, and the core plans nothing")
+
+    def _publish(self) -> None:
+        """Tells what happened, then acknowledges the commits in it, until nothing more happens."""
+        while events := self._core.take_events():
+            now_s = self._clock.now()
+            for numbered in events:
+                self._route(numbered.event)
+            for sink in self._sinks:
+                sink.publish(events, now_s)
+            for rid in _commits(events):
+                # Nothing is stored outside the process yet, so a finished turn is committed as soon as it was told.
+                self._core.apply(CommitAck(rid), now_s)
+
+    def _route(self, event: CoreEvent) -> None:
+        match event:
+            case TurnAccepted():
+                stream = self._turns.find_stream(event.rid)
+                if stream is not None:
+                    stream.start(Started(event.context_len, event.new_len, event.max_tokens))
+            case TokensSampled():
+                stream = self._turns.find_stream(event.rid)
+                if stream is not None and not stream.push(event.token_ids):
+                    self._inbox.post_abort(event.rid, AbortReason.SLOW_READER)
+            case TurnEnded():
+                self._turns.finish(event.rid, Finished(event.outcome, event.usage, event.history_len, event.detail))
+            case _:
+                return  # facts for the sinks only
+
+    def _end_all(self, failure: EngineFailed) -> EngineFailed:
+        self._inbox.close(EngineClosed(str(failure)))
+        self._turns.fail_all(failure)
+        return failure
+
+
+def _commits(events: tuple[Numbered, ...]) -> list[Rid]:
+    return [numbered.event.rid for numbered in events if isinstance(numbered.event, CommitRequested)]

@@ -1,0 +1,33 @@
+"""What stands behind the servicers: nothing while the model loads, then an engine with its tokenizer and template."""
+
+from dataclasses import dataclass
+
+from engine.runtime.handle import EngineHandle
+from services.errors import EdgeReason, unavailable
+from services.tokenization.chat import ChatTemplate
+from services.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    engine: EngineHandle
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    """None for a model without a chat template."""
+
+
+class BackendCell:
+    """Filled once, when the model is loaded."""
+
+    def __init__(self) -> None:
+        self._backend: Backend | None = None
+
+    def fill(self, backend: Backend) -> None:
+        assert self._backend is None, "the backend is filled once"
+        self._backend = backend
+
+    def require(self) -> Backend:
+        """Raises CallError, UNAVAILABLE, while the model loads."""
+        if self._backend is None:
+            raise unavailable(EdgeReason.SERVER_LOADING, "the model is still being loaded; try again in a moment")
+        return self._backend

@@ -1,0 +1,1 @@
+"""The command line: `tenure serve | chat | generate | pools | demo`."""

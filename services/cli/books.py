@@ -1,0 +1,93 @@
+"""The books in words: where a turn's context came from, and who owns the pages."""
+
+from dataclasses import dataclass
+
+from services.client import Pool, PoolStats, Turn, Usage
+
+_COLUMNS = ("pool", "available", "evictable", "protected", "session", "uncached", "total")
+
+
+@dataclass(slots=True)
+class TurnBook:
+    """Numbers the turns of a session, and knows which of them is its last."""
+
+    attempts: int = 0
+    last_committed: int | None = None
+
+    def close_turn(self, turn: Turn, stats: PoolStats) -> str:
+        """The line under a turn that was committed."""
+        self.attempts += 1
+        assert turn.usage is not None, "a committed turn has its usage"
+        line = (
+            f"turn {self.attempts}: {describe_context(turn, turn.usage, self.last_committed)}; {describe_pages(stats)}"
+        )
+        self.last_committed = self.attempts
+        return line
+
+    def take_back(self, turn: Turn, stats: PoolStats) -> str:
+        """The line under a turn that was rolled back."""
+        self.attempts += 1
+        kept = "" if turn.session_len is None else f": the session is at {turn.session_len} tokens, as before"
+        return f"turn {self.attempts}: taken back{kept}; {describe_pages(stats)}"
+
+
+def describe_context(turn: Turn, usage: Usage, last_committed: int | None) -> str:
+    """As in `context 121 = 102 slot + 0 tree + 19 computed (18 new ids + the last token of turn 1)`."""
+    return (
+        f"context {usage.context_tokens} = {usage.tokens_from_slot} slot + {usage.tokens_from_tree} tree "
+        f"+ {usage.tokens_computed} computed ({_explain(turn, usage, last_committed)})"
+    )
+
+
+def _explain(turn: Turn, usage: Usage, last_committed: int | None) -> str:
+    new = turn.new_tokens or 0
+    recomputed = usage.tokens_computed - new
+    if recomputed == 0:
+        return "all new" if new == usage.context_tokens else f"{new} new ids"
+    if recomputed < 0:
+        return f"{new} new ids, {-recomputed} of them known"
+    if recomputed == 1 and last_committed is not None:
+        return f"{new} new ids + the last token of turn {last_committed}"
+    return f"{new} new ids + {recomputed} whose KV had been given away"
+
+
+def describe_pages(stats: PoolStats) -> str:
+    """As in `pages: free 248, session 8, cache 0, running 0 of 256`."""
+    full = stats.find("full")
+    books = (
+        f"pages: free {full.available}, session {full.session_held}, cache {full.cached}, "
+        f"running {full.uncached} of {full.total}"
+    )
+    return books if stats.balanced else f"{books} - THE BOOKS DO NOT BALANCE"
+
+
+def format_pools(stats: PoolStats) -> str:
+    """A table with the equation of each pool, and a line on what stands behind it."""
+    rows = [_COLUMNS, *(_cells(pool) for pool in stats.pools)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    signs = ("  ", " + ", " + ", " + ", " + ", " = ", "")
+    lines = [
+        "".join(
+            cell.ljust(width) + (sign if is_equation else " " * len(sign))
+            for cell, width, sign in zip(row, widths, signs, strict=True)
+        ).rstrip()
+        for row, is_equation in ((row, row is not _COLUMNS) for row in rows)
+    ]
+    return "\n".join((*lines, _describe_rest(stats)))
+
+
+def _cells(pool: Pool) -> tuple[str, ...]:
+    unit = "rows" if pool.kind == "rows" else f"{pool.kind} (pages of {pool.page_size})"
+    terms = (pool.available, pool.evictable, pool.protected, pool.session_held, pool.uncached, pool.total)
+    return (unit, *map(str, terms))
+
+
+def _describe_rest(stats: PoolStats) -> str:
+    verdict = "balanced" if stats.balanced else "NOT BALANCED"
+    quarantined = sum(pool.quarantined for pool in stats.pools)
+    line = (
+        f"{verdict}; {stats.checks_run} checks passed in {stats.steps} steps; sessions open {stats.sessions_open} "
+        f"(with KV {stats.slots_held}, demoted {stats.slots_demoted}); turns running {stats.turns_running}, "
+        f"waiting {stats.turns_waiting}"
+    )
+    return f"{line}; QUARANTINED {quarantined}" if quarantined else line

@@ -1,0 +1,141 @@
+"""`tenure demo`: a real server process, a conversation of three turns, and what its session saved."""
+
+import asyncio
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from services.cli.books import TurnBook, format_pools
+from services.cli.chat import print_answer
+from services.client import Client, PoolStats, TenureError, Turn, connect
+
+QUESTIONS = (
+    "My name is Ada and I live in Paris. Say hello to me.",
+    "What is my name?",
+    "And in which country do I live?",
+)
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 10.0
+_STOP_PROMISE_S = 5.0
+"""Within which a server that was told to stop has ended."""
+_READY = re.compile(r"ready on (\S+)")
+
+
+class DemoFailed(Exception):
+    """Something was not as the demo promises."""
+
+
+@dataclass(slots=True)
+class ServerProcess:
+    process: asyncio.subprocess.Process
+    target: str
+
+
+def run_demo(*, max_tokens: int) -> int:
+    try:
+        asyncio.run(_demo(max_tokens))
+    except (DemoFailed, TenureError) as error:
+        print(f"demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def _demo(max_tokens: int) -> None:
+    async with running_server() as server:
+        async with connect(server.target) as client:
+            await _converse(client, max_tokens)
+        await _stop(server)
+
+
+async def _converse(client: Client, max_tokens: int) -> None:
+    book = TurnBook()
+    saved, context = 0, 0
+    async with client.session(streaming=True) as session:
+        for question in QUESTIONS:
+            print(f"\nyou> {question}", flush=True)
+            turn = session.turn(question, max_tokens=max_tokens)
+            await print_answer(turn)
+            stats = await client.pools()
+            print(f"[{book.close_turn(turn, stats)}]", flush=True)
+            _require_reuse(turn, stats)
+            if turn.usage is not None:
+                saved += turn.usage.tokens_from_slot
+                context += turn.usage.context_tokens
+        print(f"\nThe session kept {saved} of the {context} tokens of its three contexts. Who owns the pages now:")
+        print(format_pools(await client.pools()))
+    stats = await client.pools()
+    print("\nAfter closing the session:")
+    print(format_pools(stats), flush=True)
+    _require_given_back(stats)
+
+
+def _require_reuse(turn: Turn, stats: PoolStats) -> None:
+    usage = turn.usage
+    if usage is None or not turn.is_committed:
+        raise DemoFailed("a turn ended without being committed")
+    if usage.context_tokens != usage.tokens_from_slot + usage.tokens_from_tree + usage.tokens_computed:
+        raise DemoFailed(f"the parts of the context do not add up: {usage}")
+    if not stats.balanced:
+        raise DemoFailed("the books do not balance")
+
+
+def _require_given_back(stats: PoolStats) -> None:
+    full = stats.find("full")
+    if not stats.balanced or full.session_held or full.uncached or stats.sessions_open:
+        raise DemoFailed("the closed session still holds something")
+
+
+@asynccontextmanager
+async def running_server() -> AsyncIterator[ServerProcess]:
+    """`tenure serve` on a free port, in a session of its own so that our Ctrl-C is not also its. Ended at the end."""
+    print("starting a server: tenure serve --port 0", flush=True)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli.main", "serve", "--port", "0"),
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            target = await _wait_ready(process)
+        yield ServerProcess(process, target)
+    except TimeoutError:
+        raise DemoFailed(f"the server was not ready within {START_TIMEOUT_S:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _wait_ready(process: asyncio.subprocess.Process) -> str:
+    """Shows what the server says, but for its configuration, until it is ready. Returns where it listens."""
+    assert process.stdout is not None, "the process was started with a pipe"
+    while line := (await process.stdout.readline()).decode(errors="replace"):
+        if not line.startswith(("configuration:", " ")):
+            print(f"  server: {line}", end="", flush=True)
+        found = _READY.search(line)
+        if found is not None:
+            return found[1]
+    raise DemoFailed(f"the server ended with exit code {await process.wait()} before it was ready")
+
+
+async def _stop(server: ServerProcess) -> None:
+    started_s = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            rest, _ = await server.process.communicate()
+    except TimeoutError:
+        raise DemoFailed(f"the server did not end within {STOP_TIMEOUT_S:.0f} s of SIGTERM") from None
+    took_s = time.monotonic() - started_s
+    for line in rest.decode(errors="replace").splitlines():
+        print(f"  server: {line}")
+    print(f"server ended with exit code {server.process.returncode} in {took_s:.1f} s after SIGTERM", flush=True)
+    if server.process.returncode != 0 or took_s > _STOP_PROMISE_S:
+        raise DemoFailed("the server did not end cleanly")

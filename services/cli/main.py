@@ -1,0 +1,172 @@
+"""Entry point of `tenure`: the arguments of each command, and which function runs it."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from services.config import ServeConfig, to_flag
+
+DEFAULT_TARGET = "127.0.0.1:50051"
+
+_DESCRIPTION = """\
+Tenure serves language models for conversations that last: a session keeps its KV cache between turns, so each turn
+costs what is new in it, and every page of the cache has exactly one owner.
+
+Try it:   tenure demo                 a server, a three-turn conversation, and what the session saved
+Or:       tenure serve                in one terminal, then
+          tenure chat                 in another
+"""
+
+_SERVE_HELP: dict[str, str] = {
+    "model": "GGUF file to serve (default: the small model that comes with the package)",
+    "host": "address to listen on; only this machine can reach the default",
+    "port": "port to listen on; 0 takes any free one and says which",
+    "insecure_bind": "allow an address that other machines can reach, although there is no access control yet",
+    "page_size": "tokens in a page of KV cache",
+    "pool_tokens": "tokens that the KV cache holds, all conversations together",
+    "rows": "requests and sessions that can hold KV at once",
+    "context_len": "most tokens of a conversation, cut to what the model can",
+    "chunk_tokens": "most prompt tokens of one request computed in a step",
+    "step_tokens": "most tokens computed in a step, all requests together",
+    "running_max": "most requests that run at once",
+    "waiting_max": "most requests that wait; more are refused",
+    "threads": "CPU threads for the model",
+    "sessions_max": "most sessions open at once",
+    "idle_timeout_s": "seconds without a turn after which a session is closed",
+    "streaming_sessions": "keep the KV cache of streaming sessions between their turns",
+    "prefix_cache": "share the KV cache of equal beginnings between requests",
+    "unread_tokens_max": "tokens that may wait for a slow reader before its turn is aborted",
+    "full_check_steps": "prove all books page by page every so many steps (their sums are checked every step)",
+    "drain_s": "seconds that running turns are given to finish when the server is told to stop",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command. Returns its exit code: 0 when all went well, 1 when not, 2 for wrong arguments."""
+    arguments = build_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    return run(arguments)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tenure", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_serve(commands.add_parser("serve", help="run the server", formatter_class=_HelpFormatter))
+    _add_chat(commands.add_parser("chat", help="talk to a server", formatter_class=_HelpFormatter))
+    _add_generate(commands.add_parser("generate", help="continue a text once", formatter_class=_HelpFormatter))
+    _add_pools(commands.add_parser("pools", help="show who owns the KV cache", formatter_class=_HelpFormatter))
+    _add_demo(commands.add_parser("demo", help="show it all, with a server of its own", formatter_class=_HelpFormatter))
+    return parser
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, except where there is nothing to show."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, False):
+            return action.help
+        return super()._get_help_string(action)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Runs the server: loads a model and answers on a gRPC port until it is told to stop (Ctrl-C)."
+    for field in fields(ServeConfig):
+        flag, text = to_flag(field.name), _SERVE_HELP[field.name]
+        default = field.default
+        if isinstance(default, bool):
+            action = argparse.BooleanOptionalAction if default else "store_true"
+            parser.add_argument(flag, action=action, default=default, help=text)
+        else:
+            kind: Callable[[str], object] = Path if field.name == "model" else type(default)
+            parser.add_argument(flag, type=kind, default=default, metavar=_metavar(kind), help=text)
+    parser.add_argument("--verbose", action="store_true", help="log every turn")
+    parser.set_defaults(run=_run_serve)
+
+
+def _metavar(kind: Callable[[str], object]) -> str:
+    return {int: "N", float: "SECONDS", str: "ADDRESS", Path: "FILE"}[kind]  # type: ignore[index]  # the kinds above
+
+
+def _add_chat(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Talks to a running server in a streaming session, and shows after each turn where its context came from. "
+        "Ctrl-C stops an answer and takes its turn back; Ctrl-C or Ctrl-D at the prompt leaves."
+    )
+    _add_target(parser)
+    _add_max_tokens(parser, 200)
+    parser.add_argument("--system", metavar="TEXT", help="instructions to put before the conversation")
+    parser.set_defaults(run=_run_chat)
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Has a running server continue a text, and prints the answer as it comes."
+    parser.add_argument("text", help="what to continue; - reads it from standard input")
+    parser.add_argument("--chat", action="store_true", help="take the text as a user's message and answer it")
+    _add_target(parser)
+    _add_max_tokens(parser, 100)
+    parser.set_defaults(run=_run_generate)
+
+
+def _add_pools(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Shows, for each pool of a running server, who owns its pages. The parts always add up."
+    _add_target(parser)
+    parser.set_defaults(run=_run_pools)
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Starts a server with the small embedded model, holds a conversation of three turns in one session, shows what "
+        "the session saved, and ends the server again. Takes under a minute."
+    )
+    _add_max_tokens(parser, 48)
+    parser.set_defaults(run=_run_demo)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help="the server")
+
+
+def _add_max_tokens(parser: argparse.ArgumentParser, default: int) -> None:
+    parser.add_argument("--max-tokens", type=int, default=default, metavar="N", help="most tokens of an answer")
+
+
+# The commands are imported when they run: `tenure --help` need not wait for gRPC, nor `tenure pools` for an engine.
+
+
+def _run_serve(arguments: argparse.Namespace) -> int:
+    from services.cli.serve import run_serve
+
+    return run_serve(arguments)
+
+
+def _run_chat(arguments: argparse.Namespace) -> int:
+    from services.cli.chat import run_chat
+
+    return run_chat(arguments.target, max_tokens=arguments.max_tokens, system=arguments.system)
+
+
+def _run_generate(arguments: argparse.Namespace) -> int:
+    from services.cli.generate import run_generate
+
+    text = sys.stdin.read() if arguments.text == "-" else arguments.text
+    return run_generate(arguments.target, text, is_chat=arguments.chat, max_tokens=arguments.max_tokens)
+
+
+def _run_pools(arguments: argparse.Namespace) -> int:
+    from services.cli.pools import run_pools
+
+    return run_pools(arguments.target)
+
+
+def _run_demo(arguments: argparse.Namespace) -> int:
+    from services.cli.demo import run_demo
+
+    return run_demo(max_tokens=arguments.max_tokens)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The server's books, as its client sees them."""
+
+from dataclasses import dataclass
+
+from protos.v1 import admin_pb2
+
+_KINDS = {admin_pb2.POOL_KIND_FULL: "full", admin_pb2.POOL_KIND_ROWS: "rows"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool, in units. available + evictable + protected + session_held + uncached = total."""
+
+    kind: str
+    total: int
+    available: int
+    evictable: int
+    protected: int
+    session_held: int
+    uncached: int
+    draining: int
+    quarantined: int
+    page_size: int
+
+    @property
+    def cached(self) -> int:
+        """Units of the prefix cache, used or not."""
+        return self.evictable + self.protected
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """All pools at one instant, and what stands behind them."""
+
+    pools: tuple[Pool, ...]
+    sessions_open: int
+    turns_running: int
+    turns_waiting: int
+    slots_held: int
+    slots_demoted: int
+    steps: int
+    checks_run: int
+    balanced: bool
+
+    def find(self, kind: str) -> Pool:
+        """The pool of that kind. Raises KeyError."""
+        for pool in self.pools:
+            if pool.kind == kind:
+                return pool
+        raise KeyError(kind)
+
+
+def decode_pools(response: admin_pb2.PoolStatsResponse) -> PoolStats:
+    return PoolStats(
+        pools=tuple(_decode_pool(pool) for pool in response.pools),
+        sessions_open=response.sessions_open,
+        turns_running=response.turns_running,
+        turns_waiting=response.turns_waiting,
+        slots_held=response.slots_held,
+        slots_demoted=response.slots_demoted,
+        steps=response.steps,
+        checks_run=response.checks_run,
+        balanced=response.balanced,
+    )
+
+
+def _decode_pool(pool: admin_pb2.Pool) -> Pool:
+    return Pool(
+        kind=_KINDS.get(pool.kind, f"kind {pool.kind}"),
+        total=pool.total,
+        available=pool.available,
+        evictable=pool.evictable,
+        protected=pool.protected,
+        session_held=pool.session_held,
+        uncached=pool.uncached,
+        draining=pool.draining,
+        quarantined=pool.quarantined,
+        page_size=pool.page_size,
+    )

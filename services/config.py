@@ -1,0 +1,142 @@
+"""The server's configuration: one frozen set of values, checked in one gate, each named by its flag."""
+
+import ipaddress
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from engine.core.config import CoreConfig
+from engine.runtime.config import RuntimeConfig
+
+
+class ConfigError(Exception):
+    """A flag has a value that can not be. The message begins with the flag."""
+
+    def __init__(self, flag: str, message: str) -> None:
+        super().__init__(f"{flag}: {message}")
+        self.flag = flag
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """What `tenure serve` can be told. Raises ConfigError on a bad value. Defaults suit a laptop."""
+
+    model: Path | None = None
+    """A GGUF file; None is the embedded model."""
+    host: str = "127.0.0.1"
+    port: int = 50051
+    """0 takes any free port, and says which."""
+    insecure_bind: bool = False
+    page_size: int = 16
+    pool_tokens: int = 4096
+    rows: int = 64
+    context_len: int = 2048
+    chunk_tokens: int = 128
+    step_tokens: int = 256
+    running_max: int = 16
+    waiting_max: int = 256
+    threads: int = 1
+    sessions_max: int = 1024
+    idle_timeout_s: float = 3600.0
+    streaming_sessions: bool = True
+    prefix_cache: bool = True
+    unread_tokens_max: int = 4096
+    full_check_steps: int = 64
+    drain_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise ConfigError(to_flag(name), f"must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError("--port", f"must be between 0 and 65535, not {self.port}")
+        if self.pool_tokens % self.page_size:
+            raise ConfigError(
+                "--pool-tokens", f"must be a multiple of --page-size {self.page_size}, not {self.pool_tokens}"
+            )
+        if not (math.isfinite(self.idle_timeout_s) and self.idle_timeout_s > 0):
+            raise ConfigError("--idle-timeout-s", f"must be above 0, not {self.idle_timeout_s}")
+        if not (math.isfinite(self.drain_s) and self.drain_s >= 0):
+            raise ConfigError("--drain-s", f"must be at least 0, not {self.drain_s}")
+        if self.model is not None and not self.model.is_file():
+            raise ConfigError("--model", f"there is no file {self.model}")
+        if not is_loopback(self.host) and not self.insecure_bind:
+            raise ConfigError(
+                "--host",
+                f"{self.host} can be reached from other machines, and there is no access control yet: "
+                "bind to 127.0.0.1, or say --insecure-bind if your network keeps strangers out",
+            )
+
+    @property
+    def address(self) -> str:
+        return join_address(self.host, self.port)
+
+    def runtime(self) -> RuntimeConfig:
+        return RuntimeConfig(unread_ids_max=self.unread_tokens_max, full_check_steps=self.full_check_steps)
+
+    def core(self, *, context_len: int, vocab_size: int, eos_ids: tuple[int, ...]) -> CoreConfig:
+        """The core's limits for a model of this context, vocabulary and end-of-sequence ids."""
+        return CoreConfig(
+            page_size=self.page_size,
+            pool_pages=self.pool_tokens // self.page_size + 1,
+            num_rows=self.rows + 1,
+            context_len=min(self.context_len, context_len),
+            vocab_size=vocab_size,
+            eos_ids=eos_ids,
+            chunk_tokens=self.chunk_tokens,
+            step_tokens=max(self.step_tokens, self.chunk_tokens),
+            running_max=self.running_max,
+            waiting_max=self.waiting_max,
+            sessions_max=self.sessions_max,
+            idle_timeout_s=self.idle_timeout_s,
+            streaming_sessions=self.streaming_sessions,
+            prefix_cache=self.prefix_cache,
+        )
+
+    def effective(self) -> dict[str, str]:
+        """Every setting as it is in force, for people."""
+        return {name: _show(value) for name, value in asdict(self).items()}
+
+
+_COUNTS = (
+    "page_size",
+    "pool_tokens",
+    "rows",
+    "context_len",
+    "chunk_tokens",
+    "step_tokens",
+    "running_max",
+    "waiting_max",
+    "threads",
+    "sessions_max",
+    "unread_tokens_max",
+    "full_check_steps",
+)
+
+
+def to_flag(name: str) -> str:
+    """Field of `ServeConfig` → its flag."""
+    return "--" + name.replace("_", "-")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`. Other names than localhost are taken to be reachable."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _show(value: object) -> str:
+    match value:
+        case None:
+            return "embedded"
+        case bool():
+            return "yes" if value else "no"
+        case _:
+            return str(value)

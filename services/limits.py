@@ -1,0 +1,64 @@
+"""The one table of limits at the edge: it feeds server and client options, validation and docs."""
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+ChannelOptions = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLimits:
+    """Sizes and intervals that clients meet before anything reaches the engine."""
+
+    message_bytes_max: int = 4 * MIB
+    """Of a request and of a reply: a million packed token ids fit."""
+    metadata_bytes_max: int = 16 * KIB
+    """All headers of a call together."""
+    streams_max: int = 256
+    """Calls at once on one connection."""
+    ping_interval_s: int = 20
+    """How often our client, and our server, ask whether the other side is still there."""
+    ping_timeout_s: int = 10
+    ping_allowed_s: int = 10
+    """Clients that ping more often than this are cut off."""
+    name_chars_max: int = 128
+    """Of session and turn ids."""
+    text_bytes_max: int = 1 * MIB
+    """Of the text, or of all chat messages, of a turn."""
+    messages_max: int = 1024
+    """Chat messages of a turn."""
+    error_chars_max: int = 512
+    """Texts in an error are cut here, well under the limit of metadata."""
+    deadline_margin_s: float = 0.05
+    """How long before a call's deadline its turn is aborted, so that the last message still gets there."""
+
+
+LIMITS = EdgeLimits()
+
+
+def server_options(limits: EdgeLimits = LIMITS) -> ChannelOptions:
+    """gRPC options of the server."""
+    return (
+        *_shared_options(limits),
+        ("grpc.max_concurrent_streams", limits.streams_max),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", limits.ping_allowed_s * 1000),
+        # Without this two servers could share a port, and each would get a part of the calls.
+        ("grpc.so_reuseport", 0),
+    )
+
+
+def client_options(limits: EdgeLimits = LIMITS) -> ChannelOptions:
+    """gRPC options of our client: never more pings than the server allows."""
+    return _shared_options(limits)
+
+
+def _shared_options(limits: EdgeLimits) -> ChannelOptions:
+    return (
+        ("grpc.max_receive_message_length", limits.message_bytes_max),
+        ("grpc.max_send_message_length", limits.message_bytes_max),
+        ("grpc.max_metadata_size", limits.metadata_bytes_max),
+        ("grpc.keepalive_time_ms", limits.ping_interval_s * 1000),
+        ("grpc.keepalive_timeout_ms", limits.ping_timeout_s * 1000),
+    )

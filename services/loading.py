@@ -1,0 +1,84 @@
+"""Reads a model file into what a backend needs, off the event loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.executor.gguf import GgufError, open_gguf
+from engine.executor.model_config import UnsupportedModelError, config_from_gguf
+from engine.executor.model_files import ModelNotFoundError, find_embedded_model
+from engine.executor.protocol import Executor
+from services.config import ServeConfig
+from services.tokenization.chat import ChatTemplate, ChatTemplateError, chat_template_from_gguf
+from services.tokenization.tokenizer import Tokenizer, tokenizer_from_gguf
+
+Progress = Callable[[float, str], None]
+"""Called with the done fraction, 0 to 1, and what is being done; from the loading thread."""
+
+LOAD_ERRORS = (GgufError, UnsupportedModelError, ModelNotFoundError, ChatTemplateError, OSError, MemoryError)
+"""What `load_model` raises when the model, and not the server, is at fault."""
+
+
+class LoadingCrashed(Exception):
+    """Loading failed for a reason that is not the model's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    executor: Executor
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    eos_ids: tuple[int, ...]
+
+
+def load_model(config: ServeConfig, progress: Progress) -> LoadedModel:
+    """Blocks for seconds. Raises one of LOAD_ERRORS."""
+    path = config.model or find_embedded_model()
+    progress(0.0, "reading the tokenizer")
+    file = open_gguf(path)
+    tokenizer = tokenizer_from_gguf(file)
+    template = chat_template_from_gguf(file, tokenizer)
+    eos_ids = config_from_gguf(file).eos_ids
+    # Imported here: torch takes seconds to import, and the port answers meanwhile.
+    from engine.executor.loading import load_executor
+
+    executor = load_executor(
+        path,
+        page_size=config.page_size,
+        pool_pages=config.pool_tokens // config.page_size + 1,
+        num_rows=config.rows + 1,
+        threads=config.threads,
+        progress=progress,
+    )
+    return LoadedModel(executor, tokenizer, template, eos_ids)
+
+
+async def load_in_thread(config: ServeConfig, progress: Progress) -> LoadedModel:
+    """`load_model` in a thread that does not keep the process alive, so that a signal while loading ends it at once.
+
+    Raises what `load_model` does, or LoadingCrashed after a fault of ours, whose traceback goes to standard error.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[LoadedModel] = loop.create_future()
+
+    def settle(outcome: LoadedModel | Exception) -> None:
+        if done.done():
+            return
+        if isinstance(outcome, Exception):
+            done.set_exception(outcome)
+        else:
+            done.set_result(outcome)
+
+    def run() -> None:
+        outcome: LoadedModel | Exception = LoadingCrashed("loading the model crashed")
+        try:
+            outcome = load_model(config, progress)
+        except LOAD_ERRORS as error:
+            outcome = error
+        finally:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=run, name="tenure-loading", daemon=True).start()
+    return await done

@@ -1,0 +1,152 @@
+"""Puts the server together: port first, then model, then engine; and takes it apart again."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from grpc import aio
+
+from engine.core.core import Core
+from engine.runtime.engine import LocalEngine
+from engine.runtime.handle import EngineFailed
+from engine.runtime.lifecycle import EngineState, Lifecycle
+from protos.v1 import admin_pb2_grpc, generate_pb2_grpc, session_pb2_grpc
+from services.admin import AdminServicer
+from services.backend import Backend, BackendCell
+from services.config import ConfigError, ServeConfig, join_address
+from services.generate import GenerateServicer
+from services.health import HealthBoard
+from services.interceptors import ErrorInterceptor
+from services.limits import server_options
+from services.loading import LOAD_ERRORS, LoadedModel, LoadingCrashed, Progress, load_in_thread
+from services.session import SessionServicer
+from telemetry.log_sink import LogSink
+
+_log = logging.getLogger(__name__)
+
+_STREAM_GRACE_S = 0.5
+"""How long calls may take to send their last message, once all turns have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcer:
+    """Where the server tells people how it is getting on."""
+
+    line: Callable[[str], None]
+    progress: Progress
+
+
+class Server:
+    """One process: the public services and, once the model is loaded, the engine behind them."""
+
+    def __init__(self, config: ServeConfig, announcer: Announcer) -> None:
+        self._config = config
+        self._announcer = announcer
+        self._lifecycle = Lifecycle()
+        self._cell = BackendCell()
+        self._health = HealthBoard(self._lifecycle)
+        self._sink = LogSink(logging.getLogger("tenure.events"))
+        self._api = aio.server(interceptors=(ErrorInterceptor(),), options=server_options())
+        self._engine: LocalEngine | None = None
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Serves until `stop` is set. Returns the exit code: 0 when it ended as asked, 1 when it had to.
+
+        Raises ConfigError when the port can not be bound.
+        """
+        port = self._bind()
+        await self._health.publish()
+        await self._api.start()
+        following = asyncio.create_task(self._health.follow(), name="health")
+        try:
+            return await self._serve(join_address(self._config.host, port), stop)
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+            self._sink.close()
+
+    async def _serve(self, address: str, stop: asyncio.Event) -> int:
+        self._announcer.line(f"listening on {address}; it answers once the model is loaded")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        starting = asyncio.create_task(self._start_engine(), name="start-engine")
+        await asyncio.wait((stopping, starting), return_when=asyncio.FIRST_COMPLETED)
+        engine = self._take_started(starting)
+        if engine is not None:
+            self._announcer.line(f"ready on {address}")
+            ended = asyncio.create_task(engine.wait_ended(), name="engine-end")
+            await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            await asyncio.wait((ended,))
+        was_asked = stopping.done()
+        stopping.cancel()
+        has_stopped_well = await self._stop(engine)
+        return 0 if was_asked and has_stopped_well else 1
+
+    def _take_started(self, starting: asyncio.Task[LocalEngine]) -> LocalEngine | None:
+        """The running engine; None when it did not start, or was not given the time to."""
+        if not starting.done():
+            starting.cancel()
+            return None
+        try:
+            return starting.result()
+        except (*LOAD_ERRORS, LoadingCrashed, ValueError, EngineFailed) as error:
+            _log.critical("event=start_failed reason=%s: %s", type(error).__name__, error)
+            return None
+
+    async def _start_engine(self) -> LocalEngine:
+        loaded = await load_in_thread(self._config, self._announcer.progress)
+        engine = self._build_engine(loaded)
+        self._engine = engine
+        self._announcer.line(f"warming up {loaded.executor.capabilities.name}")
+        await engine.start()
+        self._cell.fill(Backend(engine, loaded.tokenizer, loaded.template))
+        return engine
+
+    def _build_engine(self, loaded: LoadedModel) -> LocalEngine:
+        capabilities = loaded.executor.capabilities
+        core = Core(
+            self._config.core(
+                context_len=capabilities.context_len,
+                vocab_size=capabilities.vocab_size,
+                eos_ids=loaded.eos_ids,
+            )
+        )
+        return LocalEngine(
+            core,
+            loaded.executor,
+            loaded.tokenizer.vocabulary,
+            sinks=(self._sink,),
+            config=self._config.runtime(),
+            lifecycle=self._lifecycle,
+        )
+
+    async def _stop(self, engine: LocalEngine | None) -> bool:
+        """Ends turns, then calls, then the port. False when the engine did not end in good order."""
+        has_stopped_well = True
+        try:
+            if engine is not None:
+                await engine.stop(self._config.drain_s)
+            elif not self._lifecycle.is_over and self._lifecycle.state is EngineState.LOADING:
+                self._lifecycle.move(EngineState.STOPPED)
+        except EngineFailed as failure:
+            _log.critical("event=engine_failed reason=%s", failure)
+            has_stopped_well = False
+        await self._health.publish()
+        await self._api.stop(_STREAM_GRACE_S)
+        return has_stopped_well
+
+    def _bind(self) -> int:
+        self._add_servicers()
+        try:
+            return self._api.add_insecure_port(self._config.address)
+        except RuntimeError as error:
+            raise ConfigError("--port", f"{self._config.address} can not be bound; is it in use?") from error
+
+    def _add_servicers(self) -> None:
+        session_pb2_grpc.add_SessionServicer_to_server(SessionServicer(self._cell), self._api)
+        generate_pb2_grpc.add_GenerateServicer_to_server(GenerateServicer(self._cell), self._api)
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminServicer(self._cell), self._api)
+        self._health.add_to(self._api)

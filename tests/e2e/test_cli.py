@@ -1,0 +1,141 @@
+"""The command line as a person uses it: demo, chat with Ctrl-C, generate, pools."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit.server_process import ready_server
+
+BOOKS = re.compile(
+    r"\[turn (\d+): context (\d+) = (\d+) slot \+ (\d+) tree \+ (\d+) computed \((.*?)\); "
+    r"pages: free (\d+), session (\d+), cache (\d+), running (\d+) of (\d+)\]"
+)
+TAKEN_BACK = re.compile(r"\[turn (\d+): taken back: the session is at (\d+) tokens, as before")
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    with ready_server() as (_server, target):
+        yield target
+
+
+def tenure(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-m", "services.cli.main", *arguments)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_demo_when_run_then_three_turns_reuse_and_a_clean_end() -> None:
+    done = tenure("demo", "--max-tokens", "12")
+    assert done.returncode == 0, done.stdout + done.stderr
+    turns = BOOKS.findall(done.stdout)
+    assert [turn[0] for turn in turns] == ["1", "2", "3"]
+    for _number, context, slot, tree, computed, *_rest in turns:
+        assert int(context) == int(slot) + int(tree) + int(computed)
+    assert int(turns[2][2]) > int(turns[1][2]) > 0
+    assert "the last token of turn 2" in turns[2][5]
+    assert done.stdout.count("balanced; ") == 2
+    assert re.search(r"server ended with exit code 0 in \d\.\d s", done.stdout)
+
+
+def test_chat_when_lines_are_piped_then_answered_with_books(target: str) -> None:
+    done = tenure("chat", "--target", target, "--max-tokens", "10", stdin="Hello!\n\nWho are you?\n")
+    assert done.returncode == 0, done.stderr
+    first, second = BOOKS.findall(done.stdout)
+    assert "last token" not in first[5]
+    assert second[5].endswith("new ids + the last token of turn 1")
+    for *_, free, session, cache, running, total in (first, second):
+        assert int(free) + int(session) + int(cache) + int(running) == int(total)
+    assert done.stdout.endswith("session closed.\n")
+
+
+class Chat:
+    """`tenure chat` with a keyboard."""
+
+    def __init__(self, target: str) -> None:
+        command = (sys.executable, "-u", "-m", "services.cli.main", "chat", "--target", target, "--max-tokens", "250")
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self.shown = ""
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+
+    def read_until(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """Reads on until `pattern` is in what was not read before."""
+        assert self.process.stdout is not None
+        unread, deadline_s = "", time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            byte = self.process.stdout.read(1)
+            assert byte, f"ended after: {self.shown}"
+            unread += byte.decode(errors="replace")
+            self.shown += unread[-1]
+            found = pattern.search(unread)
+            if found is not None:
+                return found
+        raise AssertionError(self.shown)
+
+
+@pytest.fixture
+def chat(target: str) -> Iterator[Chat]:
+    chat = Chat(target)
+    with chat.process:
+        yield chat
+        if chat.process.poll() is None:
+            chat.process.kill()
+
+
+def test_chat_when_ctrl_c_in_an_answer_then_taken_back_and_the_next_turn_computes_only_its_own(chat: Chat) -> None:
+    chat.say("Say hello in one short sentence.")
+    first = chat.read_until(BOOKS)
+    chat.say("Write a long story about a ship and its crew, with many details.")
+    chat.read_until(re.compile(r"\w+ \w+ \w+"))
+    chat.process.send_signal(signal.SIGINT)
+    committed_len = int(chat.read_until(TAKEN_BACK)[2])
+    assert committed_len > int(first[2])
+    chat.say("Say goodbye in one short sentence.")
+    third = chat.read_until(BOOKS)
+    new = re.fullmatch(r"(\d+) new ids \+ the last token of turn 1", third[6])
+    assert third[1] == "3"
+    assert new is not None, third[0]
+    assert int(third[3]) + int(third[4]) == committed_len - 1
+    assert int(third[5]) == int(new[1]) + 1
+    chat.process.send_signal(signal.SIGINT)
+    chat.read_until(re.compile("session closed"))
+    assert chat.process.wait(10) == 0
+
+
+def test_generate_when_text_is_given_then_printed(target: str) -> None:
+    done = tenure("generate", "--target", target, "--max-tokens", "6", "The capital of France is")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Paris" in done.stdout
+
+
+def test_generate_when_refused_then_one_line_and_exit_code_1(target: str) -> None:
+    done = tenure("generate", "--target", target, "--max-tokens", "0", "x")
+    assert done.returncode == 1
+    assert done.stderr.startswith("tenure: FIELD_INVALID: sampling.max_tokens: must be at least 1")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_pools_when_asked_then_the_table_adds_up(target: str) -> None:
+    done = tenure("pools", "--target", target)
+    assert (done.returncode, done.stderr) == (0, "")
+    for row in re.findall(r"^(?:full|rows)[^+]*?(\d+) +\+(.*)=(.*)$", done.stdout, re.MULTILINE):
+        terms = [int(row[0]), *map(int, row[1].split("+"))]
+        assert sum(terms) == int(row[2])
+    assert "balanced; " in done.stdout
+
+
+@pytest.mark.parametrize("command", [("pools",), ("chat",), ("generate", "x")])
+def test_command_when_no_server_answers_then_says_how_to_start_one(command: tuple[str, ...]) -> None:
+    done = tenure(*command, "--target", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stderr == "tenure: no server answers at 127.0.0.1:1; start one with: tenure serve\n"

@@ -1,0 +1,95 @@
+"""The server process: health while loading, signals, exit codes."""
+
+import asyncio
+import signal
+import socket
+
+import grpc
+import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2
+
+from services.client import FinishReason, TenureError, connect
+from tests.kit.server_process import LISTENING, READY, ready_server, server_process
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def probe(target: str, service: str) -> int:
+    """The status of one service, as a probe sees it."""
+    async with aio.insecure_channel(target) as channel:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        answer = await check(health_pb2.HealthCheckRequest(service=service), wait_for_ready=True, timeout=5)
+    return int(answer.status)
+
+
+async def test_health_when_the_model_loads_then_alive_and_not_ready_and_calls_say_why() -> None:
+    with server_process() as server:
+        target = server.wait_for(LISTENING)
+        assert await probe(target, "readiness") == NOT_SERVING
+        assert await probe(target, "startup") == NOT_SERVING
+        assert await probe(target, "") == NOT_SERVING
+        assert await probe(target, "liveness") == SERVING
+        async with connect(target) as client:
+            with pytest.raises(TenureError) as caught:
+                await client.pools()
+        assert (caught.value.reason, caught.value.code) == ("SERVER_LOADING", grpc.StatusCode.UNAVAILABLE)
+        assert caught.value.retry_after_s is not None
+        server.wait_for(READY)
+        for service in ("", "startup", "liveness", "readiness"):
+            assert await probe(target, service) == SERVING
+        with pytest.raises(aio.AioRpcError) as unknown:
+            await probe(target, "tenure.v1.Nothing")
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_signal_when_the_model_loads_then_ends_at_once() -> None:
+    with server_process() as server:
+        server.wait_for(LISTENING)
+        code, took_s = server.end()
+        assert code == 0, server.output()
+        assert took_s < 5
+        assert "Traceback" not in server.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signal_when_a_turn_streams_then_it_is_told_and_the_server_ends_in_time(number: signal.Signals) -> None:
+    """GRP-09 (grpc/grpc#40834): the process ends although a call is in progress."""
+    with ready_server() as (server, target):
+        async with connect(target) as client:
+            turn = client.generate("Count to one thousand:", max_tokens=400, ignore_eos=True)
+            stream = aiter(turn)
+            await anext(stream)
+            ending = asyncio.create_task(asyncio.to_thread(server.end, number))
+            with pytest.raises(TenureError) as caught:
+                async for _piece in stream:
+                    pass
+            assert (caught.value.reason, caught.value.code) == ("SHUTDOWN", grpc.StatusCode.UNAVAILABLE)
+            assert turn.finish_reason is FinishReason.ABORT
+            code, took_s = await ending
+            assert code == 0, server.output()
+            assert took_s < 5
+
+
+def test_port_when_in_use_then_exit_code_2_and_the_flag_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with server_process("--port", str(taken.getsockname()[1])) as server:
+            assert server.process.wait(30) == 2
+            assert "tenure serve: --port: 127.0.0.1:" in server.output()
+            assert "Traceback" not in server.output()
+
+
+def test_model_when_not_a_model_then_exit_code_1_and_says_why(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("model") / "broken.gguf"
+    path.write_bytes(b"GGUF" + bytes(8))
+    with server_process("--model", str(path)) as server:
+        assert server.process.wait(30) == 1
+        assert "broken.gguf" in server.output()
+        assert "Traceback" not in server.output()

@@ -1,0 +1,145 @@
+"""A token's logits do not depend, in any bit, on the batch, the chunks, the page size or the threads it ran with."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from engine.executor.batch import PoolGeometry, build_batch
+from engine.executor.linear import Linear, pad_rows
+from engine.executor.model_config import ModelConfig
+from engine.executor.model_runner import ModelRunner
+from engine.executor.weights import LlamaWeights
+from tests.integration.conftest import LoadedModel
+from tests.kit.paged_sequence import PagedSequence, make_plan
+from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_weights
+
+BATCH_SIZES = (1, 2, 3, 7, 8, 33)
+CHUNK_LENS = (1, 7, 64)
+THREADS = (1, 2)
+PLACEMENTS = ((1, 1), (1, 16), (1, 64), (2, 16))
+"""Threads and page size. Pages only move memory about, so one size is enough for the second thread."""
+BLOCK_EDGE = 64
+"""Attention cuts its keys here: sequences must be longer than one block."""
+
+pytestmark = pytest.mark.exact
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One way to run the same tokens."""
+
+    batch_size: int
+    chunk_len: int
+    threads: int
+    page_size: int
+
+
+@pytest.fixture(autouse=True)
+def restored_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_logits_of_a_tiny_model_when_cut_in_every_way_then_equal_bit_for_bit() -> None:
+    config = tiny_llama_config()
+    weights = tiny_llama_weights(config)
+    token_ids = _token_ids(config, BLOCK_EDGE + 9)
+    expected = _logits(config, weights, token_ids, Cut(1, len(token_ids), 1, 16))
+    cuts = [
+        Cut(batch_size, chunk_len, threads, page_size)
+        for batch_size, chunk_len, (threads, page_size) in itertools.product(BATCH_SIZES, CHUNK_LENS, PLACEMENTS)
+    ]
+    different = [cut for cut in cuts if not torch.equal(_logits(config, weights, token_ids, cut), expected)]
+    assert not different
+    assert len(cuts) == 72
+
+
+def test_logits_of_a_tiny_model_when_many_blocks_are_merged_then_equal_bit_for_bit() -> None:
+    config = tiny_llama_config()
+    weights = tiny_llama_weights(config)
+    token_ids = _token_ids(config, 5 * BLOCK_EDGE + 1)
+    expected = _logits(config, weights, token_ids, Cut(1, len(token_ids), 1, 16))
+    for cut in (Cut(1, 1, 1, 16), Cut(3, 50, 1, 5)):
+        assert torch.equal(_logits(config, weights, token_ids, cut), expected)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        Cut(1, 1, 1, 16),
+        Cut(1, 7, 1, 1),
+        Cut(2, 7, 2, 64),
+        Cut(3, 64, 2, 16),
+        Cut(7, 7, 1, 64),
+        Cut(8, 1, 1, 16),
+        Cut(8, 64, 1, 1),
+        Cut(33, 7, 1, 16),
+        Cut(33, 64, 1, 16),
+    ],
+    ids=str,
+)
+def test_logits_of_the_real_model_when_cut_then_equal_bit_for_bit(smollm2: LoadedModel, cut: Cut) -> None:
+    token_ids = _token_ids(smollm2.config, BLOCK_EDGE + 6)
+    expected = _logits(smollm2.config, smollm2.weights, token_ids, Cut(1, len(token_ids), 1, 16))
+    assert torch.equal(_logits(smollm2.config, smollm2.weights, token_ids, cut), expected)
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize(("in_size", "out_size"), [(576, 960), (576, 576), (576, 3072), (1536, 576), (64, 300)])
+def test_linear_when_rows_stand_elsewhere_among_others_then_equal_bit_for_bit(
+    in_size: int, out_size: int, is_packed: bool
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    linear = Linear(torch.randn(out_size, in_size, generator=generator), is_packed=is_packed)
+    rows = torch.randn(136, in_size, generator=generator)
+    with torch.inference_mode():
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            together = linear(rows)
+            for num_rows in range(1, len(rows), 5):
+                assert torch.equal(linear(pad_rows(rows[-num_rows:]))[:num_rows], together[-num_rows:])
+
+
+def test_linear_when_packed_then_is_the_same_product_as_the_plain_one() -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight, rows = torch.randn(96, 64, generator=generator), torch.randn(8, 64, generator=generator)
+    packed, plain = Linear(weight, is_packed=True)(rows), Linear(weight, is_packed=False)(rows)
+    torch.testing.assert_close(packed, plain)
+    torch.testing.assert_close(plain, (rows.double() @ weight.double().t()).float())
+
+
+def _token_ids(config: ModelConfig, count: int, seed: int = 0) -> list[int]:
+    drawn: list[int] = np.random.default_rng(seed).integers(20, config.vocab_size, count).tolist()
+    return drawn
+
+
+def _logits(config: ModelConfig, weights: LlamaWeights, token_ids: list[int], cut: Cut) -> torch.Tensor:
+    """The logits of every one of `token_ids`, run in the middle of a batch of strangers that are cut otherwise."""
+    torch.set_num_threads(cut.threads)
+    pages_each = -(-(len(token_ids) + cut.chunk_len) // cut.page_size) + 1
+    pool = PoolGeometry(cut.page_size, 1 + cut.batch_size * pages_each, cut.batch_size + 1)
+    runner = ModelRunner(config, weights, pool)
+    # Dealt out in turn, so that no sequence has its pages side by side.
+    rows = [
+        PagedSequence(1 + place, [1 + place + cut.batch_size * page for page in range(pages_each)])
+        for place in range(cut.batch_size)
+    ]
+    strangers = [_token_ids(config, len(token_ids), seed=1 + place) for place in range(cut.batch_size)]
+    target = cut.batch_size // 2
+    logits = []
+    for step, start in enumerate(range(0, len(token_ids), cut.chunk_len), 1):
+        planned = []
+        for place, row in enumerate(rows):
+            if place == target:
+                planned.append(row.chunk(token_ids[start : start + cut.chunk_len]))
+            elif own := strangers[place][row.planned_len :][: 1 + place % cut.chunk_len]:
+                planned.append(row.chunk(own))
+        batch = build_batch(make_plan(step, cut.page_size, planned), pool)
+        place = next(place for place, row in enumerate(planned) if row.req_pool_idx == rows[target].req_pool_idx)
+        logits.append(runner.forward(batch, np.arange(batch.qo_indptr[place], batch.qo_indptr[place + 1])))
+    return torch.cat(logits)

@@ -1,0 +1,115 @@
+"""A second set of books: rebuilds who owns what from the event stream alone."""
+
+from collections.abc import Iterable
+
+from engine.core.events import CoreEvent, Draining, KvMoved, Protected, StepAnswered, Unprotected
+from engine.core.ids import StepNo
+from engine.core.ownership import CIRCULATING_KINDS, FREE, MOVES, Move, Owner, OwnerKind, PoolKind
+from engine.core.snapshot import PoolBooks
+
+
+class BookError(AssertionError):
+    """The event stream contradicts itself."""
+
+
+class Book:
+    """Replays KvMoved, Protected, Unprotected and Draining, and shares no code with the ledger that emits them.
+
+    Raises BookError where an event does not follow from those before it.
+    """
+
+    def __init__(self, pool_pages: int, num_rows: int) -> None:
+        """Sizes with the padding unit 0, as in `CoreConfig`."""
+        self._owners = {PoolKind.FULL: [FREE] * pool_pages, PoolKind.ROWS: [FREE] * num_rows}
+        self._is_protected = [False] * pool_pages
+        self._drains: dict[int, StepNo] = {}
+        self._answered = StepNo(0)
+
+    def owner(self, pool: PoolKind, unit: int) -> Owner:
+        return self._owners[pool][unit]
+
+    def is_protected(self, page: int) -> bool:
+        """Whether a cache page is locked by some holder."""
+        return self._is_protected[page]
+
+    def owned(self, pool: PoolKind, owner: Owner) -> list[int]:
+        """Units of one owner, ascending."""
+        return [unit for unit, held_by in enumerate(self._owners[pool]) if unit > 0 and held_by == owner]
+
+    def replay(self, events: Iterable[CoreEvent]) -> None:
+        """Takes events in the order of their numbers."""
+        for event in events:
+            match event:
+                case KvMoved():
+                    self._move(event)
+                case Protected(pages):
+                    self._set_protected(pages, protected=True)
+                case Unprotected(pages):
+                    self._set_protected(pages, protected=False)
+                case Draining():
+                    self._drain(event)
+                case StepAnswered(step):
+                    self._expect(step == self._answered + 1, f"step {step} answered after {self._answered}")
+                    self._answered = step
+                case _:
+                    pass
+
+    def terms(self, pool: PoolKind) -> PoolBooks:
+        """The terms of the equation, counted unit by unit. O(units)."""
+        owners = self._owners[pool][1:]
+        kinds = [owner.kind for owner in owners]
+        is_full = pool is PoolKind.FULL
+        protected = sum(self._is_protected) if is_full else 0
+        quarantined = kinds.count(OwnerKind.QUARANTINED)
+        return PoolBooks(
+            pool=pool,
+            total=len(owners) - quarantined,
+            available=kinds.count(OwnerKind.FREE),
+            evictable=kinds.count(OwnerKind.CACHE) - protected,
+            protected=protected,
+            session_held=kinds.count(OwnerKind.SESSION),
+            uncached=kinds.count(OwnerKind.REQUEST),
+            draining=len(self._drains) if is_full else 0,
+            quarantined=quarantined,
+        )
+
+    def _move(self, event: KvMoved) -> None:
+        rule = MOVES[event.move]
+        what = f"{event.move} of {event.pool} {event.pages} {event.source} → {event.target}"
+        self._expect(event.source.kind in rule.sources, f"{what}: no such source")
+        self._expect(event.target.kind is rule.target, f"{what}: no such target")
+        may_have = (*CIRCULATING_KINDS[event.pool], OwnerKind.QUARANTINED)
+        self._expect(event.target.kind in may_have, f"{what}: this pool has no such owner")
+        self._expect(len(event.pages) > 0, f"{what}: nothing moved")
+        owners = self._owners[event.pool]
+        for unit in event.pages:
+            self._expect(0 < unit < len(owners), f"{what}: no unit {unit}")
+            self._expect(owners[unit] == event.source, f"{what}: {unit} belongs to {owners[unit]}")
+            if event.pool is PoolKind.FULL:
+                self._leave(unit, event, what)
+            owners[unit] = event.target
+
+    def _leave(self, page: int, event: KvMoved, what: str) -> None:
+        self._expect(not self._is_protected[page], f"{what}: page {page} is locked")
+        until = self._drains.pop(page, None)
+        if event.move is not Move.QUARANTINE:
+            self._expect(until is None or until <= self._answered, f"{what}: page {page} drains until step {until}")
+
+    def _set_protected(self, pages: tuple[int, ...], *, protected: bool) -> None:
+        for page in pages:
+            self._expect(self._owners[PoolKind.FULL][page].kind is OwnerKind.CACHE, f"lock of page {page}: not cached")
+            self._expect(self._is_protected[page] is not protected, f"page {page}: protected={protected} told twice")
+            self._is_protected[page] = protected
+
+    def _drain(self, event: Draining) -> None:
+        for page in event.pages:
+            owner = self._owners[PoolKind.FULL][page]
+            self._expect(owner == event.owner, f"page {page} drains from {event.owner}, but belongs to {owner}")
+            self._expect(page not in self._drains, f"page {page} told twice as draining")
+            self._expect(event.until > self._answered, f"page {page} drains until step {event.until}: answered already")
+            self._drains[page] = event.until
+
+    @staticmethod
+    def _expect(holds: bool, message: str) -> None:
+        if not holds:
+            raise BookError(message)

@@ -1,0 +1,129 @@
+"""Compact lines for what the core tells: the trace of a transcript, with the script's own names in place of numbers."""
+
+from engine.core.errors import Refusal
+from engine.core.events import (
+    CommitRequested,
+    CoreEvent,
+    Draining,
+    KvMoved,
+    Protected,
+    SessionClosed,
+    SessionOpened,
+    SlotChanged,
+    StepAnswered,
+    StepPlanned,
+    TokensSampled,
+    TurnAccepted,
+    TurnAdmitted,
+    TurnEnded,
+    TurnRetracted,
+    Unprotected,
+    Usage,
+)
+from engine.core.ids import Rid
+from engine.core.ownership import MOVES, Owner, OwnerKind, PoolKind
+from engine.core.plan import PlanRow, StepPlan
+
+
+class Trace:
+    """Learns the names of turns and sessions from their first event."""
+
+    def __init__(self) -> None:
+        self._turns: dict[int, str] = {}
+        self._sessions: dict[int, str] = {}
+
+    def line(self, told: CoreEvent | Refusal | StepPlan) -> str:
+        """One line, without its indent."""
+        match told:
+            case Refusal(reason=reason, value=value, limit=limit):
+                given = "" if value is None else f", value {value}"
+                allowed = "" if limit is None else f", limit {limit}"
+                return f"refused {reason}{given}{allowed}"
+            case StepPlan():
+                return f"plan {told.step}: {', '.join(self._row(row) for row in told.rows)}"
+            case SessionOpened(session_id, streaming, _):
+                self._sessions[len(self._sessions) + 1] = session_id
+                return f"opened {session_id}, {'streaming' if streaming else 'ordinary'}"
+            case SessionClosed(session_id, reason, history_len):
+                return f"closed {session_id}: {reason}, history {history_len}"
+            case SlotChanged(session_id, source, target, kv_committed_len):
+                return f"slot of {session_id}: {source} → {target}, {kv_committed_len} tokens"
+            case StepPlanned(step, num_rows, num_tokens):
+                return f"planned {step}: {num_rows} rows, {num_tokens} tokens"
+            case StepAnswered(step, failure):
+                return f"answered {step}" if failure is None else f"failed {step}: {failure}"
+            case KvMoved() | Protected() | Unprotected() | Draining():
+                return self._ownership(told)
+            case _:
+                return self._turn_event(told)
+
+    def _ownership(self, told: KvMoved | Protected | Unprotected | Draining) -> str:
+        match told:
+            case KvMoved(pool, move, source, target, pages):
+                units = "row" if pool is PoolKind.ROWS else "page"
+                return f"{MOVES[move].event} {units} {_ranges(pages)}: {self._owner(source)} → {self._owner(target)}"
+            case Protected(pages):
+                return f"protected page {_ranges(pages)}"
+            case Unprotected(pages):
+                return f"unprotected page {_ranges(pages)}"
+            case Draining(owner, pages, until):
+                return f"draining page {_ranges(pages)} of {self._owner(owner)} until {until}"
+
+    def _turn_event(
+        self, told: TurnAccepted | TurnAdmitted | TokensSampled | TurnRetracted | CommitRequested | TurnEnded
+    ) -> str:
+        match told:
+            case TurnAccepted():
+                self._turns[told.rid] = told.turn_id
+                lengths = f"{told.context_len} tokens, {told.new_len} new, at most {told.max_tokens} to come"
+                return f"accepted {told.turn_id}: {lengths}"
+            case TurnAdmitted():
+                parts = _parts(told.tokens_from_slot, told.tokens_from_tree, told.tokens_to_compute)
+                return f"admitted {self._turn(told.rid)}, attempt {told.attempt}: {parts}"
+            case TokensSampled():
+                ids = " ".join(str(token_id) for token_id in told.token_ids)
+                return f"sampled {self._turn(told.rid)}[{told.output_start}]: {ids}"
+            case TurnRetracted():
+                return f"retracted {self._turn(told.rid)}: keeps {told.output_len} ids"
+            case CommitRequested():
+                return f"finished {self._turn(told.rid)}: {told.reason}, {told.output_len} ids"
+            case TurnEnded():
+                history = "" if told.history_len is None else f", history {told.history_len}"
+                detail = f" ({told.detail})" if told.detail else ""
+                return f"ended {told.turn_id}: {told.outcome}{detail}, {_usage(told.usage)}{history}"
+
+    def _row(self, row: PlanRow) -> str:
+        kind = "sampled id" if row.uses_sampled else f"{row.query_len} ids"
+        return f"{self._turn(row.rid)} at {row.start_len} {kind}{'' if row.samples else ', no sample'}"
+
+    def _turn(self, rid: Rid) -> str:
+        return self._turns[rid]
+
+    def _owner(self, owner: Owner) -> str:
+        match owner.kind:
+            case OwnerKind.REQUEST:
+                return self._turns[owner.name]
+            case OwnerKind.SESSION:
+                return self._sessions[owner.name]
+            case _:
+                return str(owner)
+
+
+def _parts(from_slot: int, from_tree: int, computed: int) -> str:
+    return f"{from_slot} slot + {from_tree} tree + {computed} computed"
+
+
+def _usage(usage: Usage) -> str:
+    parts = _parts(usage.tokens_from_slot, usage.tokens_from_tree, usage.tokens_computed)
+    return f"{usage.context_len} = {parts}, output {usage.output_len}, retractions {usage.retractions}"
+
+
+def _ranges(units: tuple[int, ...]) -> str:
+    """`1-3 7`: neighbours joined, the order kept."""
+    runs: list[list[int]] = []
+    for unit in units:
+        if runs and unit == runs[-1][-1] + 1:
+            runs[-1].append(unit)
+        else:
+            runs.append([unit])
+    return " ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

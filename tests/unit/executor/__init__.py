@@ -1,0 +1,1 @@
+"""The torch-free part of the executor."""

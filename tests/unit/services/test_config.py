@@ -1,0 +1,84 @@
+"""The server's gate: a bad value is named by its flag, and every flag has its help."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from services.cli.main import build_parser
+from services.config import ConfigError, ServeConfig, is_loopback, join_address, to_flag
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (["--page-size", "0"], "--page-size"),
+        (["--pool-tokens", "100"], "--pool-tokens"),
+        (["--port", "65536"], "--port"),
+        (["--port", "-1"], "--port"),
+        (["--threads", "0"], "--threads"),
+        (["--idle-timeout-s", "nan"], "--idle-timeout-s"),
+        (["--drain-s", "-1"], "--drain-s"),
+        (["--model", "/nowhere/model.gguf"], "--model"),
+        (["--host", "192.0.2.1"], "--host"),
+        (["--host", "example.org"], "--host"),
+    ],
+)
+def test_serve_config_when_a_value_can_not_be_then_its_flag_is_named(arguments: list[str], flag: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(*arguments)
+    assert caught.value.flag == flag
+    assert str(caught.value).startswith(f"{flag}: ")
+
+
+def parse(*arguments: str) -> ServeConfig:
+    parsed = build_parser().parse_args(["serve", *arguments])
+    return ServeConfig(**{field.name: getattr(parsed, field.name) for field in fields(ServeConfig)})
+
+
+def test_serve_flags_when_none_is_given_then_the_defaults() -> None:
+    assert parse() == ServeConfig()
+
+
+def test_serve_flags_when_given_then_in_force() -> None:
+    config = parse("--port", "0", "--no-prefix-cache", "--host", "192.0.2.1", "--insecure-bind", "--pool-tokens", "64")
+    assert (config.port, config.prefix_cache, config.host, config.pool_tokens) == (0, False, "192.0.2.1", 64)
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(ServeConfig)])
+def test_serve_help_when_asked_then_every_setting_is_explained(field: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["serve", "--help"])
+    assert to_flag(field) in capsys.readouterr().out
+
+
+def test_core_config_when_derived_then_padding_is_added_and_context_cut_to_the_model() -> None:
+    core = ServeConfig(pool_tokens=64, page_size=16, rows=3, context_len=500).core(
+        context_len=100, vocab_size=50, eos_ids=(2,)
+    )
+    assert (core.pool_pages, core.num_rows, core.context_len) == (5, 4, 100)
+    assert core.pool_tokens == 64
+
+
+def test_effective_when_printed_then_every_setting_is_there() -> None:
+    effective = ServeConfig(model=None).effective()
+    assert list(effective) == [field.name for field in fields(ServeConfig)]
+    assert (effective["model"], effective["prefix_cache"]) == ("embedded", "yes")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("192.0.2.1", False), ("::", False)],
+)
+def test_is_loopback_when_asked_then_right(host: str, expected: bool) -> None:
+    assert is_loopback(host) == expected
+
+
+def test_join_address_when_ipv6_then_brackets() -> None:
+    assert (join_address("::1", 5), join_address("127.0.0.1", 5)) == ("[::1]:5", "127.0.0.1:5")
+
+
+def test_model_when_the_file_is_there_then_taken(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.touch()
+    assert ServeConfig(model=path).model == path

@@ -1,0 +1,108 @@
+"""The gate: each field absent, minimal, maximal and past it."""
+
+import math
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from engine.core.ids import pack_ids
+from services.drafts import ChatDraft, IdsDraft, OpenDraft, TextDraft, TurnDraft
+from services.errors import CallError
+from services.limits import LIMITS
+from services.tokenization.chat import ChatMessage
+from services.validation import validate, validate_open, validate_turn
+
+TURN = TurnDraft(
+    session_id=None,
+    turn_id=None,
+    parent=None,
+    input=IdsDraft((1, 2)),
+    max_tokens=None,
+    temperature=None,
+    ignore_eos=False,
+)
+OPEN = OpenDraft(session_id=None, streaming=True, idle_timeout_s=None)
+LONG = "x" * (LIMITS.name_chars_max + 1)
+
+
+def user(content: str) -> ChatMessage:
+    return ChatMessage("user", content)
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        TURN,
+        replace(TURN, session_id="s", turn_id="t", parent="p"),
+        replace(TURN, session_id=LONG[:-1]),
+        replace(TURN, turn_id="naïve/1: two"),
+        replace(TURN, max_tokens=1),
+        replace(TURN, max_tokens=2**63 - 1),
+        replace(TURN, temperature=0.0),
+        replace(TURN, temperature=-0.0),
+        replace(TURN, input=TextDraft(" ")),
+        replace(TURN, input=TextDraft("x" * LIMITS.text_bytes_max)),
+        replace(TURN, input=ChatDraft((user(""),))),
+        replace(TURN, input=ChatDraft((user("x"),) * LIMITS.messages_max)),
+    ],
+)
+def test_validate_turn_when_every_field_is_in_range_then_its_input_passes(draft: TurnDraft) -> None:
+    assert validate_turn(draft) == draft.input
+
+
+@pytest.mark.parametrize(
+    ("draft", "field", "reason"),
+    [
+        (replace(TURN, session_id=""), "session_id", "FIELD_INVALID"),
+        (replace(TURN, session_id=LONG), "session_id", "FIELD_INVALID"),
+        (replace(TURN, turn_id="a\nb"), "turn_id", "FIELD_INVALID"),
+        (replace(TURN, parent="\x00"), "parent_turn_id", "FIELD_INVALID"),
+        (replace(TURN, max_tokens=0), "sampling.max_tokens", "FIELD_INVALID"),
+        (replace(TURN, max_tokens=-(2**63)), "sampling.max_tokens", "FIELD_INVALID"),
+        (replace(TURN, temperature=0.7), "sampling.temperature", "SAMPLING_UNSUPPORTED"),
+        (replace(TURN, temperature=-1.0), "sampling.temperature", "FIELD_INVALID"),
+        (replace(TURN, temperature=math.nan), "sampling.temperature", "FIELD_INVALID"),
+        (replace(TURN, temperature=math.inf), "sampling.temperature", "FIELD_INVALID"),
+        (replace(TURN, input=None), "input", "INPUT_MISSING"),
+        (replace(TURN, input=IdsDraft(())), "tokens.token_ids", "INPUT_MISSING"),
+        (replace(TURN, input=TextDraft("")), "text.text", "INPUT_MISSING"),
+        (replace(TURN, input=TextDraft("é" * LIMITS.text_bytes_max)), "text.text", "FIELD_INVALID"),
+        (replace(TURN, input=ChatDraft(())), "chat.messages", "INPUT_MISSING"),
+        (replace(TURN, input=ChatDraft((user("x"),) * (LIMITS.messages_max + 1))), "chat.messages", "FIELD_INVALID"),
+        (
+            replace(TURN, input=ChatDraft((user("x" * LIMITS.text_bytes_max), user("x")))),
+            "chat.messages",
+            "FIELD_INVALID",
+        ),
+    ],
+)
+def test_validate_turn_when_a_field_can_not_be_then_refused_by_name(draft: TurnDraft, field: str, reason: str) -> None:
+    with pytest.raises(CallError) as caught:
+        validate_turn(draft)
+    problem = caught.value.problem
+    assert (problem.code, problem.field_name, problem.reason) == (grpc.StatusCode.INVALID_ARGUMENT, field, reason)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, math.nan, math.inf])
+def test_validate_open_when_idle_timeout_can_not_be_then_refused(timeout_s: float) -> None:
+    with pytest.raises(CallError, match="idle_timeout_s"):
+        validate_open(replace(OPEN, idle_timeout_s=timeout_s))
+
+
+@pytest.mark.parametrize("draft", [OPEN, replace(OPEN, session_id="s", idle_timeout_s=1e-9)])
+def test_validate_open_when_in_range_then_passes(draft: OpenDraft) -> None:
+    validate_open(draft)
+
+
+def test_validate_when_ids_are_given_then_the_request_holds_all_of_it() -> None:
+    draft = replace(TURN, session_id="s", parent="p", max_tokens=5, ignore_eos=True)
+    request = validate(draft, [7, 8], turn_id="t", deadline_s=2.0)
+    assert (request.turn_id, request.session_id, request.parent) == ("t", "s", "p")
+    assert (request.input_ids, request.max_tokens) == (pack_ids([7, 8]), 5)
+    assert (request.ignore_eos, request.deadline_s) == (True, 2.0)
+
+
+def test_validate_when_input_gave_no_ids_then_refused() -> None:
+    with pytest.raises(CallError, match="nothing to answer"):
+        validate(TURN, [], turn_id="t", deadline_s=None)

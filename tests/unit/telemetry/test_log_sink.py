@@ -1,0 +1,143 @@
+"""The log sink: structured lines, never a token id, never a wait, every loss counted."""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from engine.core.commands import AbortReason, FinishReason
+from engine.core.events import (
+    CoreEvent,
+    Numbered,
+    SessionClosed,
+    SessionOpened,
+    StepAnswered,
+    TokensSampled,
+    TurnAccepted,
+    TurnEnded,
+    Usage,
+)
+from engine.core.ids import Rid, SessionId, StepNo, TurnId
+from telemetry.log_sink import LogSink, format_line
+
+SID = SessionId("s1")
+USAGE = Usage(context_len=5, tokens_from_slot=0, tokens_from_tree=0, tokens_computed=5, output_len=2, retractions=0)
+
+
+class Collector(logging.Handler):
+    """Keeps lines; can be made as slow as a full pipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.is_free = threading.Event()
+        self.is_free.set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.is_free.wait(10)
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    logger = logging.getLogger("tests.log_sink")
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(collector)
+    yield collector
+    collector.is_free.set()
+    logger.removeHandler(collector)
+
+
+def make_sink(queue_max: int = 100) -> LogSink:
+    return LogSink(logging.getLogger("tests.log_sink"), queue_max)
+
+
+def numbered(*events: CoreEvent) -> tuple[Numbered, ...]:
+    return tuple(Numbered(seq, event) for seq, event in enumerate(events, 1))
+
+
+def accepted(rid: int, trace_id: str) -> TurnAccepted:
+    return TurnAccepted(Rid(rid), TurnId("t1"), SID, context_len=5, new_len=5, max_tokens=9, trace_id=trace_id)
+
+
+def ended(rid: int, outcome: FinishReason | AbortReason, detail: str = "") -> TurnEnded:
+    return TurnEnded(Rid(rid), TurnId("t1"), SID, outcome, USAGE, history_len=7, detail=detail)
+
+
+def test_publish_when_session_opens_and_closes_then_one_line_each_with_trace_id(collector: Collector) -> None:
+    sink = make_sink()
+    sink.publish(
+        numbered(SessionOpened(SID, True, "abc"), SessionClosed(SID, AbortReason.SESSION_CLOSED, history_len=7)), 0.0
+    )
+    sink.close()
+    assert collector.lines == [
+        "INFO event=session_opened session_id=s1 streaming=true trace_id=abc",
+        "INFO event=session_closed session_id=s1 reason=session_closed history_len=7 trace_id=abc",
+    ]
+
+
+def test_publish_when_turn_ends_then_its_trace_id_is_there_and_no_token_ids(collector: Collector) -> None:
+    sink = make_sink()
+    sampled = TokensSampled(Rid(3), output_start=0, token_ids=(31337, 31338))
+    sink.publish(numbered(accepted(3, "abc"), sampled, ended(3, FinishReason.STOP)), 0.0)
+    sink.close()
+    (line,) = collector.lines
+    assert line.startswith("DEBUG event=turn_ended rid=3 turn_id=t1 session_id=s1 outcome=stop context_len=5")
+    assert line.endswith("trace_id=abc")
+    assert "3133" not in line
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (ended(3, AbortReason.FORWARD_FAILED, "out of range"), "WARNING"),
+        (ended(3, AbortReason.CLIENT), "DEBUG"),
+        (StepAnswered(StepNo(4), "out of range"), "ERROR"),
+    ],
+)
+def test_publish_when_the_fault_is_ours_then_louder(event: CoreEvent, level: str, collector: Collector) -> None:
+    sink = make_sink()
+    sink.publish(numbered(event), 0.0)
+    sink.close()
+    assert [line.split()[0] for line in collector.lines] == [level]
+
+
+def test_publish_when_step_went_well_then_silent(collector: Collector) -> None:
+    sink = make_sink()
+    sink.publish(numbered(StepAnswered(StepNo(4), None)), 0.0)
+    sink.close()
+    assert collector.lines == []
+
+
+def test_publish_when_writer_is_stuck_then_returns_and_counts_the_loss(collector: Collector) -> None:
+    collector.is_free.clear()
+    sink = make_sink(queue_max=2)
+    sink.publish(numbered(*[SessionOpened(SessionId(f"s{number}"), True, "") for number in range(10)]), 0.0)
+    dropped = sink.dropped
+    assert 7 <= dropped <= 8  # two wait; a third may be in the writer's hands
+    collector.is_free.set()
+    sink.close()
+    assert len(collector.lines) == 10 - dropped
+
+
+def test_publish_when_lines_were_lost_then_the_next_one_says_so(collector: Collector) -> None:
+    collector.is_free.clear()
+    sink = make_sink(queue_max=4)
+    sink.publish(numbered(*[SessionOpened(SessionId(f"s{number}"), True, "") for number in range(10)]), 0.0)
+    collector.is_free.set()
+    while len(collector.lines) < 10 - sink.dropped:
+        collector.is_free.wait(0.01)
+    sink.publish(numbered(SessionOpened(SID, True, "")), 0.0)
+    sink.close()
+    assert f"WARNING event=log_lines_dropped lines={sink.dropped}" in collector.lines
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("plain", "plain"), ("two words", '"two words"'), ('a"b', '"a\\"b"'), ("", '""'), ("é\n", '"\\u00e9\\n"')],
+)
+def test_format_line_when_text_is_odd_then_quoted_on_one_line(value: str, shown: str) -> None:
+    assert format_line("x", {"key": value, "absent": None, "flag": False}) == f"event=x key={shown} flag=false"

@@ -1,0 +1,1 @@
+"""Vocabulary, tokenizer and chat template over a tiny vocabulary."""
