@@ -6,10 +6,11 @@ from engine.core.errors import Refusal, RefusalReason
 from engine.core.ids import pages_for, unpack_ids
 from engine.core.prefix_cache import Probe
 from engine.core.request import Request
+from engine.core.sampling import check_sampling
 
 
 def check_input(config: CoreConfig, command: Submit) -> None:
-    """Refused: EMPTY_PROMPT, TOKEN_OUT_OF_RANGE, MAX_TOKENS_INVALID."""
+    """Refused: EMPTY_PROMPT, TOKEN_OUT_OF_RANGE, MAX_TOKENS_INVALID, SAMPLING_INVALID."""
     if not command.input_ids:
         raise Refusal(
             RefusalReason.EMPTY_PROMPT, "a turn needs at least one new token", field="input", value=0, limit=1
@@ -24,6 +25,7 @@ def check_input(config: CoreConfig, command: Submit) -> None:
         message = f"max_tokens must be at least 1, not {command.max_tokens}"
         reason = RefusalReason.MAX_TOKENS_INVALID
         raise Refusal(reason, message, field="max_tokens", value=command.max_tokens, limit=1)
+    check_sampling(command.sampling)
 
 
 def accepted_max_tokens(config: CoreConfig, prompt_len: int, base_len: int, asked: int | None) -> int:

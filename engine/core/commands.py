@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.core.ids import Rid, SessionId, TurnId
+from engine.core.sampling import GREEDY, Sampling
 
 
 class FinishReason(StrEnum):
@@ -59,9 +60,9 @@ class Close:
 class Submit:
     """One turn. `input_ids` (int32 bytes) are the new ids only; the core puts the session's history before them.
 
-    Refused, changing nothing: EMPTY_PROMPT, TOKEN_OUT_OF_RANGE, MAX_TOKENS_INVALID, PROMPT_EXCEEDS_CONTEXT,
-    PROMPT_EXCEEDS_POOL, SESSION_UNKNOWN, SESSION_BUSY (value: the running turn's id), SESSION_TURNS_LIMIT,
-    STREAMING_APPENDS_ONLY, PARENT_*, TURN_EXISTS, QUEUE_FULL.
+    Refused, changing nothing: EMPTY_PROMPT, TOKEN_OUT_OF_RANGE, MAX_TOKENS_INVALID, SAMPLING_INVALID,
+    PROMPT_EXCEEDS_CONTEXT, PROMPT_EXCEEDS_POOL, SESSION_UNKNOWN, SESSION_BUSY (value: the running turn's id),
+    SESSION_TURNS_LIMIT, STREAMING_APPENDS_ONLY, PARENT_*, TURN_EXISTS, QUEUE_FULL.
     """
 
     rid: Rid
@@ -73,6 +74,7 @@ class Submit:
     max_tokens: int | None = None
     """None means all that is left of the context and the pool."""
     ignore_eos: bool = False
+    sampling: Sampling = GREEDY
     namespace: str = ""
     """Of a stateless turn; a session's turns have the session's."""
     trace_id: str = ""

@@ -91,7 +91,7 @@ class Core:
                 assert_never(command)
 
     def expire(self, now: float) -> None:
-        """Closes sessions that have been without a turn for longer than their idle timeout."""
+        """Closes sessions that have been without a turn for their idle timeout or longer."""
         self._advance_clock(now)
         for session in self._sessions.find_expired(now):
             self._endings.close(session, AbortReason.SESSION_EXPIRED, now)
@@ -178,13 +178,10 @@ class Core:
 
     def find_turn(self, session_id: SessionId | None, turn_id: TurnId) -> Rid | None:
         """The live turn of that name, if any."""
-        if session_id is not None:
-            session = self._sessions.get(session_id)
-            return session.live.get(turn_id) if session is not None else None
-        for request in self._queues.live.values():
-            if request.session is None and request.turn_id == turn_id and request.outcome is None:
-                return request.rid
-        return None
+        session = None if session_id is None else self._sessions.get(session_id)
+        if session is None and session_id is not None:
+            return None
+        return self._sessions.live_of(session).get(turn_id)
 
     def find_history(self, session_id: SessionId, parent: TurnId | None) -> bytes:
         """The ids that an append to `parent` (streaming: always the whole session) would follow, as int32 bytes.

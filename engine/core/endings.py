@@ -86,8 +86,7 @@ class Endings:
         request.outcome = outcome
         self.settle(request)
         session = request.session
-        if session is not None:
-            self._sessions.end_turn(session, request.turn_id, request.rid, now)
+        self._sessions.end_turn(session, request.turn_id, request.rid, now)
         usage = request.usage or Usage(request.prompt_len, 0, 0, 0)
         self._log.emit(
             TurnEnded(
@@ -107,7 +106,7 @@ class Endings:
         session = request.session
         if session is None or session.streaming:
             return None if session is None else session.history_len
-        return request.known_len if request.phase is not Phase.ROLLING_BACK else request.base_len
+        return request.known_len if isinstance(request.outcome, FinishReason) else request.base_len
 
     def settle(self, request: Request) -> None:
         """Hands the KV of a request on, if it gave it up and no plan in flight has it."""
@@ -148,4 +147,4 @@ class Endings:
             return
         self._sessions.remove(session)
         self._cache.close_session(session)
-        self._log.emit(SessionClosed(session.session_id, session.closing, session.history_len))
+        self._log.emit(SessionClosed(session.session_id, session.closing, session.history_len, session.uid))

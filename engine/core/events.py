@@ -63,13 +63,17 @@ class SlotChanged:
     source: SlotState
     target: SlotState
     kv_committed_len: int
+    uid: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
+    """`uid` names the session in `Owner`s: a name may be opened again while its predecessor's KV still drains."""
+
     session_id: SessionId
     streaming: bool
     trace_id: str
+    uid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ class SessionClosed:
     reason: AbortReason
     """SESSION_CLOSED or SESSION_EXPIRED."""
     history_len: int
+    """Tokens of a streaming session; 0 for an ordinary one, which has as many histories as branches."""
+    uid: int
 
 
 @dataclass(frozen=True, slots=True)

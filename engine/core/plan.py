@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.core.ids import TOKEN_BYTES, Rid, StepNo, pages_for
 from engine.core.ownership import PoolKind
+from engine.core.sampling import GREEDY, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class PlanRow:
     page_table: array[int]
     """The request's live row of the page table, int32. To be copied inside `submit` and not read after it returns;
     only the first ceil((start_len + query_len) / page_size) entries are valid."""
+    sampling: Sampling = GREEDY
+    """How the next token is chosen where the row samples; its position is start_len + query_len."""
 
 
 @dataclass(frozen=True, slots=True)

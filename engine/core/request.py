@@ -8,6 +8,7 @@ from engine.core.events import Usage
 from engine.core.ids import TOKEN_BYTES, Rid, StepNo, TurnId, pages_for
 from engine.core.ownership import Owner, OwnerKind
 from engine.core.radix import Lock
+from engine.core.sampling import Sampling
 from engine.core.sessions import Session
 
 
@@ -86,6 +87,7 @@ class Request:
     """Tokens of history and new ids."""
     max_tokens: int
     ignore_eos: bool
+    sampling: Sampling
     arrival: int
     trace_id: str
     phase: Phase = Phase.WAITING

@@ -88,14 +88,14 @@ class Scheduler:
             prompt_len=prompt_len,
             max_tokens=max_tokens,
             ignore_eos=command.ignore_eos,
+            sampling=command.sampling,
             arrival=self._queues.next_arrival(),
             trace_id=command.trace_id,
         )
         assert command.rid not in self._queues.live, f"rid {command.rid} was minted twice"
         self._queues.live[request.rid] = request
         self._queues.wait(request)
-        if session is not None:
-            self._sessions.begin_turn(session, request.turn_id, request.rid)
+        self._sessions.begin_turn(session, request.turn_id, request.rid)
         self._log.emit(
             TurnAccepted(
                 rid=request.rid,
@@ -189,6 +189,7 @@ class Scheduler:
             uses_sampled=uses_sampled,
             samples=samples,
             page_table=self._table.row(kv.req_pool_idx),
+            sampling=request.sampling,
         )
 
     # Room

@@ -97,7 +97,8 @@ class SessionAwareCache:
 
     def _change(self, slot: SessionSlot, state: SlotState) -> None:
         require(state in SLOT_MOVES[slot.state], f"slot of {slot.session.session_id!r}: {slot.state} → {state}")
-        self._log.emit(SlotChanged(slot.session.session_id, slot.state, state, slot.kv.kv_committed_len))
+        session = slot.session
+        self._log.emit(SlotChanged(session.session_id, slot.state, state, slot.kv.kv_committed_len, session.uid))
         slot.state = state
 
     def _slot_of(self, request: Request) -> SessionSlot | None:

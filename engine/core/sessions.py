@@ -52,6 +52,7 @@ class SessionController:
         self._sessions: dict[SessionId, Session] = {}
         self._opened = 0
         self._expiries: list[tuple[float, int, SessionId]] = []
+        self._stateless: dict[TurnId, Rid] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -80,7 +81,7 @@ class SessionController:
         session = Session(name, self._opened, command.streaming, timeout_s, command.namespace, command.trace_id, now)
         self._sessions[name] = session
         self._watch(session)
-        self._log.emit(SessionOpened(name, command.streaming, command.trace_id))
+        self._log.emit(SessionOpened(name, command.streaming, command.trace_id, session.uid))
         return session
 
     def find(self, session_id: SessionId) -> Session:
@@ -102,6 +103,9 @@ class SessionController:
         if command.session_id is None:
             if command.parent is not None:
                 raise Refusal(RefusalReason.PARENT_WITHOUT_SESSION, "a parent needs a session", field="parent_turn_id")
+            if command.turn_id in self._stateless:
+                message = f"a turn {command.turn_id!r} without a session runs already"
+                raise Refusal(RefusalReason.TURN_EXISTS, message, field="turn_id", value=command.turn_id)
             return None
         session = self.find(command.session_id)
         name, turn = session.session_id, command.turn_id
@@ -128,9 +132,14 @@ class SessionController:
 
     # The life of a turn
 
-    def begin_turn(self, session: Session, turn_id: TurnId, rid: Rid) -> None:
-        assert turn_id not in session.live, f"turn {turn_id!r} runs already"
-        session.live[turn_id] = rid
+    def live_of(self, session: Session | None) -> dict[TurnId, Rid]:
+        """The turns that run or wait in a session; with None those without one."""
+        return self._stateless if session is None else session.live
+
+    def begin_turn(self, session: Session | None, turn_id: TurnId, rid: Rid) -> None:
+        live = self.live_of(session)
+        assert turn_id not in live, f"turn {turn_id!r} runs already"
+        live[turn_id] = rid
 
     def commit_turn(self, session: Session, node: TurnNode) -> None:
         """A turn is part of the session from here on."""
@@ -140,12 +149,14 @@ class SessionController:
             if len(session.nodes) > self._config.session_nodes_max:
                 del session.nodes[next(iter(session.nodes))]
 
-    def end_turn(self, session: Session, turn_id: TurnId, rid: Rid, now: float) -> None:
+    def end_turn(self, session: Session | None, turn_id: TurnId, rid: Rid, now: float) -> None:
         """Gives the right to run back, by whoever holds it only."""
-        assert session.live.get(turn_id) == rid, f"turn {turn_id!r} is not rid {rid}'s to end"
-        del session.live[turn_id]
-        session.idle_since = now
-        self._watch(session)
+        live = self.live_of(session)
+        assert live.get(turn_id) == rid, f"turn {turn_id!r} is not rid {rid}'s to end"
+        del live[turn_id]
+        if session is not None:
+            session.idle_since = now
+            self._watch(session)
 
     # Expiry
 
@@ -154,7 +165,7 @@ class SessionController:
         heapq.heappush(self._expiries, (due, session.uid, session.session_id))
 
     def find_expired(self, now: float) -> list[Session]:
-        """Sessions without a turn for longer than their timeout. O(log n) for each; never one with a live turn."""
+        """Sessions that were without a turn for their timeout, none with a live turn. O(log n) for each."""
         expired: list[Session] = []
         while self._expiries and self._expiries[0][0] <= now:
             _, uid, name = heapq.heappop(self._expiries)

@@ -13,6 +13,7 @@ from engine.core.queues import Queues
 from engine.core.radix import RadixTree
 from engine.core.request import Request
 from engine.core.rows import PageTable
+from engine.core.sampling import GREEDY
 from engine.core.session_cache import SessionAwareCache
 from engine.core.sessions import Session, SessionController
 
@@ -53,6 +54,7 @@ class CoreParts:
             prompt_len=len(ids),
             max_tokens=8,
             ignore_eos=False,
+            sampling=GREEDY,
             arrival=rid,
             trace_id="",
         )

@@ -12,6 +12,7 @@ from engine.core.config import CoreConfig
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.ids import Rid, StepNo, TurnId, pack_ids
 from engine.core.plan import PlanRow, StepPlan, assert_well_formed
+from engine.core.sampling import Sampling
 from engine.core.stops import finish_reason
 
 CONFIG = CoreConfig(page_size=4, pool_pages=9, num_rows=4, context_len=24, vocab_size=100)
@@ -37,6 +38,26 @@ def test_input_when_it_is_bad_then_the_refusal_names_value_and_limit(
     with pytest.raises(Refusal) as caught:
         check_input(CONFIG, command)
     assert (caught.value.reason, caught.value.value, caught.value.limit) == (reason, value, limit)
+
+
+@pytest.mark.parametrize(
+    ("field", "sampling"),
+    [
+        ("temperature", Sampling(temperature=float("nan"))),
+        ("temperature", Sampling(temperature=float("inf"))),
+        ("temperature", Sampling(temperature=-0.1)),
+        ("top_p", Sampling(top_p=0.0)),
+        ("top_p", Sampling(top_p=1.1)),
+        ("top_p", Sampling(top_p=float("nan"))),
+        ("top_k", Sampling(top_k=-1)),
+        ("seed", Sampling(seed=-1)),
+        ("seed", Sampling(seed=2**63)),
+    ],
+)
+def test_sampling_when_a_value_is_out_of_range_then_the_refusal_names_it(field: str, sampling: Sampling) -> None:
+    with pytest.raises(Refusal) as caught:
+        check_input(CONFIG, replace(submit([5]), sampling=sampling))
+    assert (caught.value.reason, caught.value.field) == (RefusalReason.SAMPLING_INVALID, field)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,14 @@ def test_find_when_unknown_or_closing_then_it_is_refused() -> None:
     assert refusal(controller, submit("a")).reason is RefusalReason.SESSION_UNKNOWN
 
 
+def test_turn_ids_when_stateless_and_live_then_they_are_refused_until_that_turn_ends() -> None:
+    controller = make_controller()
+    controller.begin_turn(None, TurnId("a"), Rid(1))
+    assert refusal(controller, submit("a", session=None)).reason is RefusalReason.TURN_EXISTS
+    controller.end_turn(None, TurnId("a"), Rid(1), 0.0)
+    assert controller.find_admissible(submit("a", session=None)) is None
+
+
 def test_parent_when_there_is_no_session_then_it_is_refused() -> None:
     command = submit("a", parent="p", session=None)
     assert refusal(make_controller(), command).reason is RefusalReason.PARENT_WITHOUT_SESSION

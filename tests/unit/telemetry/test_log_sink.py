@@ -70,7 +70,10 @@ def ended(rid: int, outcome: FinishReason | AbortReason, detail: str = "") -> Tu
 def test_publish_when_session_opens_and_closes_then_one_line_each_with_trace_id(collector: Collector) -> None:
     sink = make_sink()
     sink.publish(
-        numbered(SessionOpened(SID, True, "abc"), SessionClosed(SID, AbortReason.SESSION_CLOSED, history_len=7)), 0.0
+        numbered(
+            SessionOpened(SID, True, "abc", uid=1), SessionClosed(SID, AbortReason.SESSION_CLOSED, history_len=7, uid=1)
+        ),
+        0.0,
     )
     sink.close()
     assert collector.lines == [
@@ -115,7 +118,7 @@ def test_publish_when_step_went_well_then_silent(collector: Collector) -> None:
 def test_publish_when_writer_is_stuck_then_returns_and_counts_the_loss(collector: Collector) -> None:
     collector.is_free.clear()
     sink = make_sink(queue_max=2)
-    sink.publish(numbered(*[SessionOpened(SessionId(f"s{number}"), True, "") for number in range(10)]), 0.0)
+    sink.publish(numbered(*[SessionOpened(SessionId(f"s{number}"), True, "", number) for number in range(10)]), 0.0)
     dropped = sink.dropped
     assert 7 <= dropped <= 8  # two wait; a third may be in the writer's hands
     collector.is_free.set()
@@ -126,11 +129,11 @@ def test_publish_when_writer_is_stuck_then_returns_and_counts_the_loss(collector
 def test_publish_when_lines_were_lost_then_the_next_one_says_so(collector: Collector) -> None:
     collector.is_free.clear()
     sink = make_sink(queue_max=4)
-    sink.publish(numbered(*[SessionOpened(SessionId(f"s{number}"), True, "") for number in range(10)]), 0.0)
+    sink.publish(numbered(*[SessionOpened(SessionId(f"s{number}"), True, "", number) for number in range(10)]), 0.0)
     collector.is_free.set()
     while len(collector.lines) < 10 - sink.dropped:
         collector.is_free.wait(0.01)
-    sink.publish(numbered(SessionOpened(SID, True, "")), 0.0)
+    sink.publish(numbered(SessionOpened(SID, True, "", 1)), 0.0)
     sink.close()
     assert f"WARNING event=log_lines_dropped lines={sink.dropped}" in collector.lines
 

@@ -1,0 +1,99 @@
+"""Laws that are read off the core itself after each call, and compared with what its events have told."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.core.core import Core
+from engine.core.events import CoreEvent, KvMoved
+from engine.core.ids import pack_ids
+from engine.core.invariants import CheckLevel
+from engine.core.ownership import OwnerKind, PoolKind
+from engine.core.plan import StepPlan
+from engine.core.snapshot import PoolBooks, Snapshot
+from tests.kit.book import Book
+from tests.kit.shadow_device import QueuedPlan
+from tests.sim.oracles import Oracles
+from tests.sim.records import expect
+
+
+def check_state(core: Core, book: Book, oracles: Oracles) -> None:
+    """The core's own full check, its books against the replayed ones, its turns and sessions against the records."""
+    report = core.check(CheckLevel.FULL)
+    expect(report.is_clean, "check", f"{report.findings}")
+    snapshot = core.snapshot()
+    for books in snapshot.pools:
+        _check_books(books, book.terms(books.pool))
+    expect(snapshot.in_flight == core.num_in_flight, "plan", "snapshot and core disagree on plans in flight")
+    _check_turns(core, snapshot, oracles)
+    _check_sessions(core, snapshot, oracles)
+
+
+def _check_books(books: PoolBooks, terms: PoolBooks) -> None:
+    # The pages of a turn that was broken off in flight drain too, but only its end is told, not each page.
+    expect(terms.draining <= books.draining, "book", f"{terms.draining} pages drain by events: {books}")
+    told = replace(books, draining=terms.draining)
+    expect(told == terms, "book", f"the core says {books}, its events {terms}")
+    expect(terms.is_balanced, "book", f"{terms} does not add up")
+
+
+def _check_turns(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
+    output_lens = {turn.rid: turn.output_len for turn in snapshot.turns}
+    for turn in oracles.live():
+        name, told = f"rid {turn.rid}", output_lens.get(turn.rid)
+        expected = turn.cut[1] if turn.cut is not None else len(turn.output)
+        expect(told == expected, "ending", f"{name}: {told} ids in the snapshot, not {expected}")
+        found = core.find_turn(turn.session_id, turn.turn_id) if turn.session_id is not None else turn.rid
+        expect(found == turn.rid, "ending", f"{name}: find_turn says {found}")
+
+
+def _check_sessions(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
+    states = {state.session_id: state for state in snapshot.sessions}
+    expect(list(states) == list(oracles.sessions), "ending", f"open sessions: {list(states)}")
+    for session_id, session in oracles.sessions.items():
+        if not session.streaming:
+            continue
+        state, expected = states[session_id], len(session.history)
+        expect(state.history_len == expected, "rollback", f"{state}: {expected} ids are committed")
+        if not session.is_closing:
+            kept = core.find_history(session_id, None)
+            expect(kept == pack_ids(session.history), "rollback", f"{session_id}: not the history that was told")
+
+
+def check_plan(plan: StepPlan, core: Core, oracles: Oracles) -> None:
+    """A plan holds running turns only, and never more than its limits."""
+    config = core.config
+    expect(plan.num_tokens <= config.step_tokens, "plan", f"{plan.num_tokens} tokens in a step")
+    expect(len(plan.rows) <= config.running_max, "plan", f"{len(plan.rows)} rows in a step")
+    for row in plan.rows:
+        turn = oracles.turns.get(row.rid)
+        is_fit = turn is not None and turn.is_live and turn.cut is None and not turn.is_waiting
+        expect(is_fit, "plan", f"rid {row.rid} is planned, but does not run")
+        expect(row.query_len <= config.chunk_tokens, "plan", f"rid {row.rid}: a chunk of {row.query_len}")
+
+
+def check_fence(events: Sequence[CoreEvent], queued: Sequence[QueuedPlan]) -> None:
+    """Nothing that a plan in flight touches changes hands, but for pages it only reads that go to the cache."""
+    for event in events:
+        if isinstance(event, KvMoved):
+            for plan in queued:
+                _check_untouched(event, plan)
+
+
+def _check_untouched(event: KvMoved, queued: QueuedPlan) -> None:
+    for row in queued.rows:
+        if event.pool is PoolKind.ROWS:
+            touched: tuple[int, ...] = (row.row.req_pool_idx,)
+        else:
+            touched = row.written_pages if event.target.kind is OwnerKind.CACHE else row.pages
+        hit = [unit for unit in event.pages if unit in touched]
+        expect(not hit, "fence", f"{event.pool} {hit} moved ({event.move}) under step {queued.plan.step} in flight")
+
+
+def check_all_free(core: Core) -> None:
+    """After everything ended and was closed: nothing is held, all of every pool is free or evictable."""
+    snapshot = core.snapshot()
+    for books in snapshot.pools:
+        left = (books.protected, books.session_held, books.uncached, books.draining)
+        expect(left == (0, 0, 0, 0), "free", f"after everything was closed: {books}")
+        expect(books.available + books.evictable == books.total, "free", f"after everything was closed: {books}")
+    expect(not snapshot.turns and not snapshot.sessions, "free", f"left: {snapshot.turns} {snapshot.sessions}")

@@ -1,0 +1,1 @@
+"""The fakes themselves: each must catch what it is there to catch."""
