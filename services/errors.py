@@ -69,6 +69,7 @@ REFUSALS: dict[RefusalReason, Row] = {
     RefusalReason.EMPTY_PROMPT: Row(_Code.INVALID_ARGUMENT),
     RefusalReason.TOKEN_OUT_OF_RANGE: Row(_Code.INVALID_ARGUMENT),
     RefusalReason.MAX_TOKENS_INVALID: Row(_Code.INVALID_ARGUMENT),
+    RefusalReason.SAMPLING_INVALID: Row(_Code.INVALID_ARGUMENT),
     RefusalReason.IDLE_TIMEOUT_INVALID: Row(_Code.INVALID_ARGUMENT),
     RefusalReason.PARENT_WITHOUT_SESSION: Row(_Code.INVALID_ARGUMENT),
     RefusalReason.PROMPT_EXCEEDS_CONTEXT: Row(_Code.OUT_OF_RANGE),

@@ -15,6 +15,7 @@ from services.codec import decode_turn, encode_delta, encode_finished, encode_st
 from services.errors import CallError, from_abort, invalid_field
 from services.limits import LIMITS
 from services.prompts import build_prompt
+from services.trace_context import read_trace_id
 from services.validation import check_name, validate, validate_turn
 
 _Responses = AsyncGenerator[generate_pb2.GenerateResponse, None]
@@ -27,7 +28,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
 
     async def Generate(self, request: generate_pb2.GenerateRequest, context: _Context) -> _Responses:  # noqa: N802 - the name in the proto
         backend = self._backend.require()
-        turn = await _build_turn(backend, request, _deadline_s(context))
+        turn = await _build_turn(backend, request, _deadline_s(context), read_trace_id(context.invocation_metadata()))
         async with aclosing(await backend.engine.submit(turn)) as events:
             async for event in events:
                 match event:
@@ -56,11 +57,14 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
         return generate_pb2.AbortResponse()
 
 
-async def _build_turn(backend: Backend, request: generate_pb2.GenerateRequest, deadline_s: float | None) -> TurnRequest:
+async def _build_turn(
+    backend: Backend, request: generate_pb2.GenerateRequest, deadline_s: float | None, trace_id: str
+) -> TurnRequest:
     draft = decode_turn(request)
     given = validate_turn(draft)
     input_ids = await build_prompt(backend, draft, given)
-    return validate(draft, input_ids, turn_id=draft.turn_id or secrets.token_hex(8), deadline_s=deadline_s)
+    turn_id = draft.turn_id or secrets.token_hex(8)
+    return validate(draft, input_ids, turn_id=turn_id, deadline_s=deadline_s, trace_id=trace_id)
 
 
 def _deadline_s(context: _Context) -> float | None:

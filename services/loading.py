@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from engine.executor.gguf import GgufError, open_gguf
@@ -30,6 +30,9 @@ class LoadedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     eos_ids: tuple[int, ...]
+
+
+Loader = Callable[[ServeConfig, Progress], Awaitable[LoadedModel]]
 
 
 def load_model(config: ServeConfig, progress: Progress) -> LoadedModel:

@@ -20,7 +20,7 @@ from services.generate import GenerateServicer
 from services.health import HealthBoard
 from services.interceptors import ErrorInterceptor
 from services.limits import server_options
-from services.loading import LOAD_ERRORS, LoadedModel, LoadingCrashed, Progress, load_in_thread
+from services.loading import LOAD_ERRORS, LoadedModel, Loader, LoadingCrashed, Progress, load_in_thread
 from services.session import SessionServicer
 from telemetry.log_sink import LogSink
 
@@ -41,8 +41,9 @@ class Announcer:
 class Server:
     """One process: the public services and, once the model is loaded, the engine behind them."""
 
-    def __init__(self, config: ServeConfig, announcer: Announcer) -> None:
+    def __init__(self, config: ServeConfig, announcer: Announcer, load: Loader = load_in_thread) -> None:
         self._config = config
+        self._load = load
         self._announcer = announcer
         self._lifecycle = Lifecycle()
         self._cell = BackendCell()
@@ -73,22 +74,25 @@ class Server:
         stopping = asyncio.create_task(stop.wait(), name="stop")
         starting = asyncio.create_task(self._start_engine(), name="start-engine")
         await asyncio.wait((stopping, starting), return_when=asyncio.FIRST_COMPLETED)
-        engine = self._take_started(starting)
+        engine = await self._take_started(starting)
         if engine is not None:
             self._announcer.line(f"ready on {address}")
             ended = asyncio.create_task(engine.wait_ended(), name="engine-end")
             await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
             ended.cancel()
-            await asyncio.wait((ended,))
+            # Its exception, if any, is the engine's, which `_stop` meets again and reports.
+            await asyncio.gather(ended, return_exceptions=True)
         was_asked = stopping.done()
         stopping.cancel()
-        has_stopped_well = await self._stop(engine)
+        has_stopped_well = await self._stop()
         return 0 if was_asked and has_stopped_well else 1
 
-    def _take_started(self, starting: asyncio.Task[LocalEngine]) -> LocalEngine | None:
+    async def _take_started(self, starting: asyncio.Task[LocalEngine]) -> LocalEngine | None:
         """The running engine; None when it did not start, or was not given the time to."""
         if not starting.done():
             starting.cancel()
+            await asyncio.wait((starting,))
+        if starting.cancelled():
             return None
         try:
             return starting.result()
@@ -97,7 +101,7 @@ class Server:
             return None
 
     async def _start_engine(self) -> LocalEngine:
-        loaded = await load_in_thread(self._config, self._announcer.progress)
+        loaded = await self._load(self._config, self._announcer.progress)
         engine = self._build_engine(loaded)
         self._engine = engine
         self._announcer.line(f"warming up {loaded.executor.capabilities.name}")
@@ -123,13 +127,13 @@ class Server:
             lifecycle=self._lifecycle,
         )
 
-    async def _stop(self, engine: LocalEngine | None) -> bool:
+    async def _stop(self) -> bool:
         """Ends turns, then calls, then the port. False when the engine did not end in good order."""
         has_stopped_well = True
         try:
-            if engine is not None:
-                await engine.stop(self._config.drain_s)
-            elif not self._lifecycle.is_over and self._lifecycle.state is EngineState.LOADING:
+            if self._engine is not None:
+                await self._engine.stop(self._config.drain_s)
+            else:
                 self._lifecycle.move(EngineState.STOPPED)
         except EngineFailed as failure:
             _log.critical("event=engine_failed reason=%s", failure)

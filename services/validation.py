@@ -33,7 +33,9 @@ def validate_turn(draft: TurnDraft, limits: EdgeLimits = LIMITS) -> InputDraft:
     return draft.input
 
 
-def validate(draft: TurnDraft, input_ids: list[int], *, turn_id: str, deadline_s: float | None) -> TurnRequest:
+def validate(
+    draft: TurnDraft, input_ids: list[int], *, turn_id: str, deadline_s: float | None, trace_id: str = ""
+) -> TurnRequest:
     """The immutable request, from a draft that passed `validate_turn` and the ids of its input.
 
     Raises CallError when there are no ids, or when one can not be a token id anywhere.
@@ -48,6 +50,7 @@ def validate(draft: TurnDraft, input_ids: list[int], *, turn_id: str, deadline_s
         max_tokens=draft.max_tokens,
         ignore_eos=draft.ignore_eos,
         deadline_s=deadline_s,
+        trace_id=trace_id,
     )
 
 

@@ -35,7 +35,8 @@ class Executor(Protocol):
       `StepFailure` when the forward raised. They carry an exception only when the executor itself is lost.
     - A row with `uses_sampled` takes the id sampled for its `req_pool_idx` by the newest earlier plan that sampled
       there.
-    - Sampling is greedy, ties go to the lowest id.
+    - A row samples as its `Sampling` says; greedy takes the lowest id of equals, and the same seed at the same position
+      draws the same randomness whatever the batch.
     """
 
     @property

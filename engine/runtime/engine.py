@@ -16,7 +16,7 @@ from engine.executor.protocol import Capabilities, Executor
 from engine.runtime.clock import Clock, MonotonicClock
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.detokenizer import Detokenizer, TokenBytes
-from engine.runtime.handle import EngineClosed, EngineFailed, TurnRequest
+from engine.runtime.handle import EngineClosed, EngineFailed, Finished, TurnRequest
 from engine.runtime.inbox import Inbox
 from engine.runtime.lifecycle import EngineState, Lifecycle
 from engine.runtime.loop import EngineLoop
@@ -181,8 +181,9 @@ class LocalEngine:
     async def _warm_up(self) -> None:
         """One short turn through the front door; too short to leave anything in the prefix cache."""
         turn = TurnRequest(TurnId("warm-up"), pack_ids([0]), max_tokens=2, ignore_eos=True)
-        async for _event in await self.submit(turn):
-            pass
+        async for event in await self.submit(turn):
+            if isinstance(event, Finished) and isinstance(event.outcome, AbortReason):
+                raise EngineFailed(f"the first forward did not work: {event.outcome} {event.detail}")
 
     async def _drain(self, drain_s: float) -> None:
         if drain_s <= 0 or not len(self._turns):
@@ -210,6 +211,7 @@ def _to_submit(rid: Rid, turn: TurnRequest) -> Submit:
         parent=turn.parent,
         max_tokens=turn.max_tokens,
         ignore_eos=turn.ignore_eos,
+        sampling=turn.sampling,
         trace_id=turn.trace_id,
     )
 

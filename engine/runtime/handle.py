@@ -6,6 +6,7 @@ from typing import Protocol, Self
 from engine.core.commands import AbortReason, FinishReason
 from engine.core.events import Usage
 from engine.core.ids import SessionId, TurnId
+from engine.core.sampling import GREEDY, Sampling
 from engine.core.snapshot import Snapshot
 from engine.executor.protocol import Capabilities
 
@@ -20,6 +21,7 @@ class TurnRequest:
     parent: TurnId | None = None
     max_tokens: int | None = None
     ignore_eos: bool = False
+    sampling: Sampling = GREEDY
     deadline_s: float | None = None
     """Seconds from now after which the turn is aborted."""
     trace_id: str = ""

@@ -161,7 +161,7 @@ class EngineLoop:
                 return  # facts for the sinks only
 
     def _end_all(self, failure: EngineFailed) -> EngineFailed:
-        self._inbox.close(EngineClosed(str(failure)))
+        self._inbox.close(EngineClosed("the engine has ended"))
         self._turns.fail_all(failure)
         return failure
 

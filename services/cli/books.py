@@ -45,7 +45,7 @@ def _explain(turn: Turn, usage: Usage, last_committed: int | None) -> str:
     if recomputed == 0:
         return "all new" if new == usage.context_tokens else f"{new} new ids"
     if recomputed < 0:
-        return f"{new} new ids, {-recomputed} of them known"
+        return f"{new} new ids, {-recomputed} of them cached"
     if recomputed == 1 and last_committed is not None:
         return f"{new} new ids + the last token of turn {last_committed}"
     return f"{new} new ids + {recomputed} whose KV had been given away"
@@ -58,6 +58,8 @@ def describe_pages(stats: PoolStats) -> str:
         f"pages: free {full.available}, session {full.session_held}, cache {full.cached}, "
         f"running {full.uncached} of {full.total}"
     )
+    if full.draining:
+        books += f" ({full.draining} until the step in flight ends)"
     return books if stats.balanced else f"{books} - THE BOOKS DO NOT BALANCE"
 
 

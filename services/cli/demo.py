@@ -14,9 +14,9 @@ from services.cli.chat import print_answer
 from services.client import Client, PoolStats, TenureError, Turn, connect
 
 QUESTIONS = (
-    "My name is Ada and I live in Paris. Say hello to me.",
-    "What is my name?",
-    "And in which country do I live?",
+    "What is the capital of France?",
+    "What is it famous for?",
+    "And what is the capital of Italy?",
 )
 
 START_TIMEOUT_S = 120.0
@@ -30,10 +30,12 @@ class DemoFailed(Exception):
     """Something was not as the demo promises."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ServerProcess:
     process: asyncio.subprocess.Process
     target: str
+    showing: asyncio.Task[None]
+    """Shows what the server says, until its end."""
 
 
 def run_demo(*, max_tokens: int) -> int:
@@ -99,12 +101,13 @@ async def running_server() -> AsyncIterator[ServerProcess]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.cli.main", "serve", "--port", "0"),
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
     )
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             target = await _wait_ready(process)
-        yield ServerProcess(process, target)
+        yield ServerProcess(process, target, asyncio.create_task(_show_rest(process), name="demo-server-output"))
     except TimeoutError:
         raise DemoFailed(f"the server was not ready within {START_TIMEOUT_S:.0f} s") from None
     finally:
@@ -114,15 +117,26 @@ async def running_server() -> AsyncIterator[ServerProcess]:
 
 
 async def _wait_ready(process: asyncio.subprocess.Process) -> str:
-    """Shows what the server says, but for its configuration, until it is ready. Returns where it listens."""
-    assert process.stdout is not None, "the process was started with a pipe"
-    while line := (await process.stdout.readline()).decode(errors="replace"):
-        if not line.startswith(("configuration:", " ")):
-            print(f"  server: {line}", end="", flush=True)
+    """Shows what the server says until it is ready. Returns where it listens."""
+    async for line in _lines(process):
         found = _READY.search(line)
         if found is not None:
             return found[1]
     raise DemoFailed(f"the server ended with exit code {await process.wait()} before it was ready")
+
+
+async def _show_rest(process: asyncio.subprocess.Process) -> None:
+    async for _line in _lines(process):
+        pass
+
+
+async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
+    """Shows each line of the server, but for its configuration and what it logs for operators, and hands it on."""
+    assert process.stdout is not None, "the process was started with a pipe"
+    while line := (await process.stdout.readline()).decode(errors="replace"):
+        if not line.startswith(("configuration:", " ")) and "level=INFO" not in line:
+            print(f"  server: {line}", end="", flush=True)
+        yield line
 
 
 async def _stop(server: ServerProcess) -> None:
@@ -130,12 +144,11 @@ async def _stop(server: ServerProcess) -> None:
     server.process.send_signal(signal.SIGTERM)
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
-            rest, _ = await server.process.communicate()
+            await server.showing
+            await server.process.wait()
     except TimeoutError:
         raise DemoFailed(f"the server did not end within {STOP_TIMEOUT_S:.0f} s of SIGTERM") from None
     took_s = time.monotonic() - started_s
-    for line in rest.decode(errors="replace").splitlines():
-        print(f"  server: {line}")
     print(f"server ended with exit code {server.process.returncode} in {took_s:.1f} s after SIGTERM", flush=True)
     if server.process.returncode != 0 or took_s > _STOP_PROMISE_S:
         raise DemoFailed("the server did not end cleanly")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import pytest
+from grpc import aio
 
 from services.client import Client, ClientSession, FinishReason, Message, PoolStats, TenureError, Turn, connect
 from tests.kit.server_process import ready_server
@@ -278,3 +279,16 @@ async def test_clients_when_200_leave_a_stream_then_nothing_is_left(client: Clie
     for _ in range(10):
         turns = [client.generate("Count to one thousand:", max_tokens=300, ignore_eos=True) for _ in range(20)]
         await asyncio.gather(*(leave_early(turn, "cancel") for turn in turns))
+
+
+@pytest.mark.parametrize("size", [64 * 1024, 1024 * 1024])
+async def test_metadata_when_far_over_the_cap_then_refused_by_the_transport(
+    client: Client, target: str, size: int
+) -> None:
+    """GRP-13 (HabanaAI/vllm-fork#2181)."""
+    async with aio.insecure_channel(target) as channel:
+        stats: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/tenure.v1.Admin/PoolStats")
+        assert await stats(b"", metadata=(("x-filler", "x" * 8000),))
+        with pytest.raises(aio.AioRpcError):
+            await stats(b"", metadata=(("x-filler", "x" * size),))
+    assert await client.is_ready()

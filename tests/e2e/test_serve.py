@@ -1,6 +1,7 @@
 """The server process: health while loading, signals, exit codes."""
 
 import asyncio
+import re
 import signal
 import socket
 
@@ -93,3 +94,32 @@ def test_model_when_not_a_model_then_exit_code_1_and_says_why(tmp_path_factory: 
         assert server.process.wait(30) == 1
         assert "broken.gguf" in server.output()
         assert "Traceback" not in server.output()
+
+
+async def test_drain_when_it_is_given_time_then_the_turn_finishes_and_new_ones_are_refused() -> None:
+    with ready_server("--drain-s", "60") as (server, target):
+        async with connect(target) as client:
+            turn = client.generate("Count to one hundred:", max_tokens=40, ignore_eos=True)
+            stream = aiter(turn)
+            await anext(stream)
+            ending = asyncio.create_task(asyncio.to_thread(server.end, signal.SIGTERM, 60))
+            await asyncio.sleep(0.1)
+            with pytest.raises(TenureError) as caught:
+                await client.generate("x").text()
+            assert caught.value.reason == "SERVER_STOPPING"
+            assert [piece async for piece in stream]
+            assert turn.finish_reason is FinishReason.LENGTH
+            assert (await ending)[0] == 0, server.output()
+
+
+async def test_signal_when_sent_again_then_the_server_leaves_at_once() -> None:
+    with server_process("--drain-s", "600") as server:
+        async with connect(server.wait_for(READY)) as client:
+            stream = aiter(client.generate("Count to one thousand:", max_tokens=400, ignore_eos=True))
+            await anext(stream)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for(re.compile("(SIGTERM): stopping"))
+            code, took_s = await asyncio.to_thread(server.end)
+            assert (code, took_s < 2) == (130, True), server.output()
+            with pytest.raises(TenureError):
+                await anext(stream)

@@ -16,7 +16,7 @@ from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import EngineClosed, EngineFailed, TurnRequest
 from engine.runtime.lifecycle import EngineState
 from tests.kit.runtime_rig import QUICK, ByteVocabulary, core_config, end_of, ids_of, oracle, read_all, running
-from tests.kit.shadow_executor import ShadowExecutor, shadow_capabilities
+from tests.kit.shadow_executor import Faults, ShadowExecutor, shadow_capabilities
 
 PROMPT = [7, 1, 9, 4]
 TURN = TurnRequest(TurnId("t"), pack_ids(PROMPT), max_tokens=100)
@@ -28,6 +28,15 @@ async def test_start_when_warm_up_is_on_then_a_forward_ran_before_serving_and_no
         assert rig.executor.submitted
         books = await rig.full_pool()
         assert books.available == books.total
+
+
+async def test_start_when_the_first_forward_fails_then_it_does_not_serve() -> None:
+    executor = ShadowExecutor(shadow_capabilities(), faults=Faults(failing_steps={1: "out of memory"}))
+    engine = LocalEngine(Core(core_config(executor)), executor, ByteVocabulary(), config=replace(QUICK, warm_up=True))
+    with pytest.raises(EngineFailed, match="out of memory"):
+        await engine.start()
+    assert engine.state is not EngineState.SERVING
+    await engine.stop()
 
 
 async def test_stop_when_a_turn_runs_then_shutdown_and_later_calls_are_refused() -> None:

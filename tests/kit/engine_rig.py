@@ -9,6 +9,7 @@ from engine.core.config import CoreConfig
 from engine.core.core import Core
 from engine.core.events import Numbered, SlotChanged, SlotState, StepPlanned, TurnAdmitted, TurnRetracted, Usage
 from engine.core.ids import SessionId, TurnId, pack_ids
+from engine.core.sampling import GREEDY, Sampling
 from engine.core.snapshot import Snapshot
 from engine.executor.protocol import Executor
 from engine.runtime.config import RuntimeConfig
@@ -87,6 +88,9 @@ class EngineRig:
         session: str | None = None,
         parent: str | None = None,
         max_tokens: int | None = None,
+        sampling: Sampling = GREEDY,
+        *,
+        ignore_eos: bool = False,
     ) -> TurnOutput:
         """Runs one turn to its end."""
         request = TurnRequest(
@@ -95,6 +99,8 @@ class EngineRig:
             session_id=SessionId(session) if session is not None else None,
             parent=TurnId(parent) if parent is not None else None,
             max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
+            sampling=sampling,
         )
         output = TurnOutput()
         async for event in await self.engine.submit(request):

@@ -1,6 +1,8 @@
 """The books in words: what a person reads adds up and says why."""
 
-from services.cli.books import TurnBook, format_pools
+from dataclasses import replace
+
+from services.cli.books import TurnBook, describe_pages, format_pools
 from services.client import FinishReason, Pool, PoolStats, Turn, Usage
 
 FULL = Pool("full", 256, 248, 0, 0, 8, 0, draining=0, quarantined=0, page_size=16)
@@ -44,9 +46,9 @@ def test_close_turn_when_kv_was_evicted_then_said_how_much() -> None:
     assert "18 new ids + 39 whose KV had been given away" in line
 
 
-def test_close_turn_when_prompt_was_cached_then_said_how_much_was_known() -> None:
+def test_close_turn_when_prompt_was_cached_then_said_how_much_of_it() -> None:
     line = TurnBook().close_turn(EndedTurn(83, Usage(83, 0, 80, 3, 20, 0), 103), STATS)
-    assert "83 new ids, 80 of them known" in line
+    assert "83 new ids, 80 of them cached" in line
 
 
 def test_format_pools_when_printed_then_each_line_is_the_equation() -> None:
@@ -57,3 +59,13 @@ def test_format_pools_when_printed_then_each_line_is_the_equation() -> None:
     assert "".join(rows.split()) == "rows63+0+0+1+0=64"
     assert rest.startswith("balanced; 10 checks passed in 9 steps; sessions open 1")
     assert header.index("total") == full.index("256", 20)
+
+
+def test_describe_pages_when_some_are_draining_then_said_until_when() -> None:
+    full = replace(FULL, session_held=4, uncached=4, draining=4)
+    shown = describe_pages(replace(STATS, pools=(full, ROWS)))
+    assert shown == "pages: free 248, session 4, cache 0, running 4 of 256 (4 until the step in flight ends)"
+
+
+def test_describe_pages_when_out_of_balance_then_loud() -> None:
+    assert "DO NOT BALANCE" in describe_pages(replace(STATS, balanced=False))

@@ -1,0 +1,146 @@
+"""The whole server over the shadow executor: what clients are told when something of ours breaks, and the exit code."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import pytest
+from tokenizers import pre_tokenizers
+
+from services.client import Client, FinishReason, TenureError, Turn, connect
+from services.config import ServeConfig
+from services.loading import LoadedModel, LoadingCrashed, Progress
+from services.server import Announcer, Server
+from services.tokenization.tokenizer import Tokenizer
+from services.tokenization.vocabulary import NORMAL, Vocabulary, byte_alphabet
+from tests.kit.shadow_executor import ShadowExecutor, shadow_capabilities
+
+PROMPT = [7, 1, 9, 4]
+CONFIG = ServeConfig(port=0, page_size=4, pool_tokens=252, rows=7, context_len=128, chunk_tokens=8, full_check_steps=1)
+
+
+def byte_tokenizer() -> Tokenizer:
+    """256 tokens, one a byte."""
+    alphabet = byte_alphabet()
+    vocabulary = Vocabulary([alphabet[byte] for byte in range(256)], [NORMAL] * 256)
+    return Tokenizer(vocabulary, [], pre_tokenizers.ByteLevel(add_prefix_space=False))
+
+
+@dataclass(slots=True)
+class ServerRig:
+    executor: ShadowExecutor
+    stop: asyncio.Event
+    run: asyncio.Task[int]
+    client: Client
+
+    async def collect(self, turn: Turn) -> list[int]:
+        return [token_id async for piece in turn for token_id in piece.token_ids]
+
+
+@dataclass(slots=True)
+class Lines:
+    """What the server announces."""
+
+    ready: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def hear(self, line: str) -> None:
+        if line.startswith("ready on "):
+            self.ready.set_result(line.removeprefix("ready on "))
+
+
+@asynccontextmanager
+async def running_server() -> AsyncIterator[ServerRig]:
+    executor = ShadowExecutor(shadow_capabilities())
+    lines, stop = Lines(), asyncio.Event()
+
+    async def load(_config: ServeConfig, _progress: Progress) -> LoadedModel:
+        return LoadedModel(executor, byte_tokenizer(), None, ())
+
+    server = Server(CONFIG, Announcer(lines.hear, lambda _done, _what: None), load)
+    run = asyncio.create_task(server.run(stop))
+    try:
+        async with asyncio.timeout(10), connect(await lines.ready) as client:
+            yield ServerRig(executor, stop, run, client)
+    finally:
+        stop.set()
+        await run
+
+
+async def test_forward_when_it_fails_then_internal_with_its_reason_and_the_server_goes_on() -> None:
+    async with running_server() as rig:
+        step = rig.executor.submitted[-1].step
+        rig.executor.faults.failing_steps = {step + 3: "not finite"}
+        turn = rig.client.generate(token_ids=PROMPT, max_tokens=50)
+        with pytest.raises(TenureError) as caught:
+            await rig.collect(turn)
+        assert (caught.value.reason, caught.value.code) == ("FORWARD_FAILED", grpc.StatusCode.INTERNAL)
+        assert "not finite" in caught.value.message
+        assert turn.finish_reason is FinishReason.ABORT
+        assert len(await rig.collect(rig.client.generate(token_ids=PROMPT, max_tokens=5))) == 5
+        rig.stop.set()
+        assert await rig.run == 0
+
+
+async def test_executor_when_lost_then_internal_with_an_incident_and_exit_code_1(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """WDG-01 (sgl-project/sglang#6624)."""
+    caplog.set_level(logging.ERROR)
+    async with running_server() as rig:
+        rig.executor.hold()
+        reading = asyncio.create_task(rig.collect(rig.client.generate(token_ids=PROMPT)))
+        while not rig.executor.num_in_flight:  # noqa: ASYNC110 - the executor has no event for it
+            await asyncio.sleep(0.001)
+        rig.executor.faults.lost = RuntimeError("the device is gone")
+        rig.executor.let_go()
+        with pytest.raises(TenureError) as caught:
+            await reading
+        assert (caught.value.reason, caught.value.code) == ("ENGINE_FAILED", grpc.StatusCode.INTERNAL)
+        assert "the device is gone" not in caught.value.message
+        assert caught.value.metadata["incident_id"] in caplog.text
+        assert await rig.run == 1
+        with pytest.raises(TenureError):
+            await rig.client.is_ready()
+
+
+async def test_call_when_a_servicer_breaks_then_internal_with_an_incident_that_is_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_server() as rig:
+        monkeypatch.setattr("services.admin.encode_pools", lambda _snapshot: 1 // 0)
+        with pytest.raises(TenureError) as caught:
+            await rig.client.pools()
+        assert (caught.value.reason, caught.value.code) == ("INTERNAL_ERROR", grpc.StatusCode.INTERNAL)
+        assert caught.value.metadata["incident_id"] in caplog.text
+        assert "ZeroDivisionError" in caplog.text
+        assert "Zero" not in caught.value.message
+
+
+async def test_chat_when_the_model_has_no_template_then_said_so() -> None:
+    async with running_server() as rig, rig.client.session() as session:
+        with pytest.raises(TenureError) as caught:
+            await rig.collect(session.turn("Hello!"))
+        assert (caught.value.reason, caught.value.field) == ("CHAT_UNSUPPORTED", "chat")
+        assert len(await rig.collect(session.turn(text="Hello!", max_tokens=3))) == 3
+
+
+async def test_prompt_when_it_can_never_fit_the_pool_then_out_of_range() -> None:
+    async with running_server() as rig:
+        with pytest.raises(TenureError) as caught:
+            await rig.collect(rig.client.generate(token_ids=[1] * 200))
+        assert caught.value.code is grpc.StatusCode.OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("error", [LoadingCrashed("x"), OSError("disk"), ValueError("sizes")])
+async def test_load_when_it_fails_then_exit_code_1_and_a_line(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def load(_config: ServeConfig, _progress: Progress) -> LoadedModel:
+        raise error
+
+    announcer = Announcer(lambda _line: None, lambda _done, _what: None)
+    assert await Server(CONFIG, announcer, load).run(asyncio.Event()) == 1
+    assert f"event=start_failed reason={type(error).__name__}" in caplog.text
