@@ -6,7 +6,7 @@ from engine.core.ids import TOKEN_BYTES
 from engine.core.prefix_cache import PrefixCache
 from engine.core.queues import Queues
 from engine.core.request import Phase, Request
-from engine.core.sessions import Session, SessionController, TurnNode
+from engine.core.sessions import Session, SessionController
 
 
 class Endings:
@@ -46,8 +46,9 @@ class Endings:
             return
         assert request.finish_reason is not None, f"rid {request.rid} commits without a reason"
         if request.session is not None:
-            node = TurnNode(request.turn_id, bytes(request.ids))
-            self._sessions.commit_turn(request.session, node)
+            self._sessions.commit_turn(
+                request.session, request.turn_id, request.parent, request.base_len, bytes(request.ids)
+            )
         self._go(request, Phase.COMMITTED)
         self._end(request, request.finish_reason, now)
 

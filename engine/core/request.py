@@ -78,6 +78,7 @@ class Request:
     rid: Rid
     turn_id: TurnId
     session: Session | None
+    parent: TurnId | None
     namespace: str
     ids: bytearray
     """int32 bytes: the session's history, the new ids, then what was generated."""

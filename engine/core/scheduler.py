@@ -82,6 +82,7 @@ class Scheduler:
             rid=command.rid,
             turn_id=command.turn_id,
             session=session,
+            parent=command.parent,
             namespace=session.namespace if session is not None else command.namespace,
             ids=bytearray(turn.ids),
             base_len=turn.base_len,

@@ -7,15 +7,28 @@ from engine.core.commands import AbortReason, Open, Submit
 from engine.core.config import CoreConfig
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.events import EventLog, SessionOpened
-from engine.core.ids import Rid, SessionId, TurnId, count_ids
+from engine.core.ids import TOKEN_BYTES, Rid, SessionId, TurnId, count_ids
 
 
 @dataclass(frozen=True, slots=True)
 class TurnNode:
-    """A finished turn. `ids` are all ids from the root to its end; bytes objects are shared, not copied."""
+    """A finished turn of an ordinary session: its own ids, input and output, behind those of its parent's path.
+
+    A streaming session is one line: its ids are in `Session.history`, its nodes only remember the names.
+    """
 
     turn_id: TurnId
-    ids: bytes
+    parent: "TurnNode | None"
+    own_ids: bytes
+
+    def path_ids(self) -> bytes:
+        """All ids from the root to this turn's end: O(length)."""
+        runs: list[bytes] = []
+        node: TurnNode | None = self
+        while node is not None:
+            runs.append(node.own_ids)
+            node = node.parent
+        return b"".join(reversed(runs))
 
 
 @dataclass(slots=True, eq=False)
@@ -141,13 +154,16 @@ class SessionController:
         assert turn_id not in live, f"turn {turn_id!r} runs already"
         live[turn_id] = rid
 
-    def commit_turn(self, session: Session, node: TurnNode) -> None:
-        """A turn is part of the session from here on."""
-        session.nodes[node.turn_id] = node
-        if session.streaming:
-            session.history = node.ids
-            if len(session.nodes) > self._config.session_nodes_max:
-                del session.nodes[next(iter(session.nodes))]
+    def commit_turn(self, session: Session, turn_id: TurnId, parent: TurnId | None, base_len: int, ids: bytes) -> None:
+        """A turn is part of the session from here on. `ids` are all of its path, the first `base_len` its parent's."""
+        if not session.streaming:
+            node = session.nodes[parent] if parent is not None else None
+            session.nodes[turn_id] = TurnNode(turn_id, node, ids[base_len * TOKEN_BYTES :])
+            return
+        session.history = ids
+        session.nodes[turn_id] = TurnNode(turn_id, None, b"")
+        if len(session.nodes) > self._config.session_nodes_max:
+            del session.nodes[next(iter(session.nodes))]
 
     def end_turn(self, session: Session | None, turn_id: TurnId, rid: Rid, now: float) -> None:
         """Gives the right to run back, by whoever holds it only."""

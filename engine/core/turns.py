@@ -34,7 +34,7 @@ def base_ids(session: Session, parent: TurnId | None) -> bytes:
     if node is None:
         message = f"session {session.session_id!r} has no finished turn {parent!r}"
         raise Refusal(RefusalReason.PARENT_UNKNOWN, message, field="parent_turn_id", value=parent)
-    return node.ids
+    return node.path_ids()
 
 
 def _last_turn(session: Session) -> TurnId | None:

@@ -48,6 +48,7 @@ class CoreParts:
             rid=Rid(rid),
             turn_id=TurnId(f"t{rid}"),
             session=session,
+            parent=None,
             namespace=session.namespace if session is not None else "",
             ids=bytearray(pack_ids(ids)),
             base_len=base_len,

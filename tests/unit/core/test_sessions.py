@@ -9,7 +9,7 @@ from engine.core.config import CoreConfig
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.events import EventLog
 from engine.core.ids import Rid, SessionId, TurnId, pack_ids
-from engine.core.sessions import Session, SessionController, TurnNode
+from engine.core.sessions import Session, SessionController
 from engine.core.turns import compile_turn
 
 S = SessionId("s")
@@ -32,10 +32,16 @@ def refusal(controller: SessionController, command: Submit) -> Refusal:
     return caught.value
 
 
-def finish(controller: SessionController, session: Session, turn: str, ids: list[int], now: float = 0.0) -> None:
+def finish(
+    controller: SessionController, session: Session, turn: str, ids: list[int], parent: str | None = None
+) -> None:
+    """`ids` are the turn's own, behind its parent's path or the streaming session's history."""
+    compiled = compile_turn(session, TurnId(parent) if parent is not None else None, pack_ids(ids))
     controller.begin_turn(session, TurnId(turn), Rid(1))
-    controller.commit_turn(session, TurnNode(TurnId(turn), pack_ids(ids)))
-    controller.end_turn(session, TurnId(turn), Rid(1), now)
+    controller.commit_turn(
+        session, TurnId(turn), TurnId(parent) if parent is not None else None, compiled.base_len, compiled.ids
+    )
+    controller.end_turn(session, TurnId(turn), Rid(1), 0.0)
 
 
 def test_open_when_the_name_is_taken_or_the_limit_reached_then_it_is_refused() -> None:
@@ -160,7 +166,7 @@ def test_compile_when_ordinary_then_the_parents_path_comes_first_and_none_is_a_n
     controller = make_controller()
     session = controller.open(Open(S, streaming=False), 0.0)
     finish(controller, session, "a", [1, 2])
-    finish(controller, session, "b", [1, 2, 3, 4])
+    finish(controller, session, "b", [3, 4], parent="a")
     assert compile_turn(session, TurnId("a"), pack_ids([9])).ids == pack_ids([1, 2, 9])
     assert compile_turn(session, TurnId("b"), pack_ids([9])).base_len == 4
     assert compile_turn(session, None, pack_ids([9])).ids == pack_ids([9])
