@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_PIP_ARGS ?=
 # REQUIRE=all turns every skip for a missing part into a failure.
 REQUIRE ?=
+# Idle threads of torch sleep instead of spinning: on a busy machine spinning ones slow a step down tenfold.
+export OMP_WAIT_POLICY ?= PASSIVE
 # Arguments for `tenure serve`, as in `make serve ARGS="--port 9000"`.
 ARGS ?=
 SEEDS ?= 100

@@ -4,19 +4,31 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.executor.gguf import GgufError, open_gguf
+from engine.executor.hf_config import config_from_hf
+from engine.executor.hf_files import HfFileError
 from engine.executor.model_config import UnsupportedModelError, config_from_gguf
-from engine.executor.model_files import ModelNotFoundError, find_embedded_model
+from engine.executor.model_files import EMBEDDED_NAME, ModelNotFoundError, find_embedded_model
 from engine.executor.protocol import Executor
 from services.config import ServeConfig
 from services.tokenization.chat import ChatTemplate, ChatTemplateError, chat_template_from_gguf
+from services.tokenization.hf_directory import chat_template_from_hf, tokenizer_from_hf
 from services.tokenization.tokenizer import Tokenizer, tokenizer_from_gguf
 
 Progress = Callable[[float, str], None]
 """Called with the done fraction, 0 to 1, and what is being done; from the loading thread."""
 
-LOAD_ERRORS = (GgufError, UnsupportedModelError, ModelNotFoundError, ChatTemplateError, OSError, MemoryError)
+LOAD_ERRORS = (
+    GgufError,
+    HfFileError,
+    UnsupportedModelError,
+    ModelNotFoundError,
+    ChatTemplateError,
+    OSError,
+    MemoryError,
+)
 """What `load_model` raises when the model, and not the server, is at fault."""
 
 
@@ -35,14 +47,21 @@ class LoadedModel:
 Loader = Callable[[ServeConfig, Progress], Awaitable[LoadedModel]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """What a model's files say of its texts."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    eos_ids: tuple[int, ...]
+
+
 def load_model(config: ServeConfig, progress: Progress) -> LoadedModel:
-    """Blocks for seconds. Raises one of LOAD_ERRORS."""
+    """A directory is read as Hugging Face lays models out, a file as GGUF. Blocks for seconds. Raises one of
+    LOAD_ERRORS."""
     path = config.model or find_embedded_model()
     progress(0.0, "reading the tokenizer")
-    file = open_gguf(path)
-    tokenizer = tokenizer_from_gguf(file)
-    template = chat_template_from_gguf(file, tokenizer)
-    eos_ids = config_from_gguf(file).eos_ids
+    texts = (_read_hf if path.is_dir() else _read_gguf)(path)
     # Imported here: torch takes seconds to import, and the port answers meanwhile.
     from engine.executor.loading import load_executor
 
@@ -53,8 +72,21 @@ def load_model(config: ServeConfig, progress: Progress) -> LoadedModel:
         num_rows=config.rows + 1,
         threads=config.threads,
         progress=progress,
+        name=EMBEDDED_NAME if config.model is None else None,
     )
-    return LoadedModel(executor, tokenizer, template, eos_ids)
+    return LoadedModel(executor, texts.tokenizer, texts.template, texts.eos_ids)
+
+
+def _read_gguf(path: Path) -> _Texts:
+    file = open_gguf(path)
+    tokenizer = tokenizer_from_gguf(file)
+    return _Texts(tokenizer, chat_template_from_gguf(file, tokenizer), config_from_gguf(file).eos_ids)
+
+
+def _read_hf(directory: Path) -> _Texts:
+    model = config_from_hf(directory)
+    tokenizer = tokenizer_from_hf(directory, model.vocab_size)
+    return _Texts(tokenizer, chat_template_from_hf(directory, tokenizer), model.eos_ids)
 
 
 async def load_in_thread(config: ServeConfig, progress: Progress) -> LoadedModel:

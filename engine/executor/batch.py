@@ -20,6 +20,7 @@ from engine.core.plan import PageCopy, PlanRow, StepPlan, assert_well_formed
 
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
+Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,22 @@ class PoolGeometry:
     """Tokens a page."""
     pool_pages: int
     num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The samples of a step that are not greedy; each array is [num_draws]."""
+
+    places: Int64Array
+    """Their places among the samples, in rising order."""
+    positions: Int64Array
+    """The position of the token to be chosen: one behind the row's last."""
+    seeds: Int64Array
+    temperatures: Float64Array
+    """Above 0."""
+    top_ks: Int64Array
+    """0 for all tokens; may be above the vocabulary."""
+    top_ps: Float64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,8 @@ class Batch:
     """[num_samples] their req_pool_idx."""
     sample_plan_rows: Int64Array
     """[num_samples] their places in the plan."""
+    draws: Draws
+    """How tokens are chosen for those samples that are not greedy."""
     pending_idx: Int64Array
     """[num_pending] tokens whose id is the one that was last sampled for their row."""
     pending_rows: Int64Array
@@ -109,6 +128,7 @@ def build_batch(plan: StepPlan, pool: PoolGeometry) -> Batch:
         sample_idx=qo_indptr[1:][samples].astype(np.int64) - 1,
         sample_rows=row_ids[samples],
         sample_plan_rows=samples,
+        draws=_draws(rows, samples),
         pending_idx=qo_indptr[:-1][pending].astype(np.int64),
         pending_rows=row_ids[pending],
         copies=plan.copies,
@@ -128,6 +148,19 @@ def _input_ids(plan: StepPlan) -> Int64Array:
     placeholder = bytes(np.dtype(np.int32).itemsize)
     packed = b"".join(placeholder if row.uses_sampled else row.input_ids for row in plan.rows)
     return np.frombuffer(packed, np.int32).astype(np.int64)
+
+
+def _draws(rows: tuple[PlanRow, ...], samples: Int64Array) -> Draws:
+    sampled = [(place, rows[row]) for place, row in enumerate(samples)]
+    drawn = [(place, row, row.sampling) for place, row in sampled if not row.sampling.is_greedy]
+    return Draws(
+        places=np.array([place for place, _, _ in drawn], np.int64),
+        positions=np.array([row.start_len + row.query_len for _, row, _ in drawn], np.int64),
+        seeds=np.array([sampling.seed for _, _, sampling in drawn], np.int64),
+        temperatures=np.array([sampling.temperature for _, _, sampling in drawn], np.float64),
+        top_ks=np.array([sampling.top_k for _, _, sampling in drawn], np.int64),
+        top_ps=np.array([sampling.top_p for _, _, sampling in drawn], np.float64),
+    )
 
 
 def _offsets(lengths: Int64Array) -> Int32Array:

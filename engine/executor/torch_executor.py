@@ -13,6 +13,7 @@ from engine.executor.batch import Batch, build_batch
 from engine.executor.model_config import ModelConfig
 from engine.executor.model_runner import ForwardError, ModelRunner
 from engine.executor.protocol import Capabilities
+from engine.executor.sampling import choose_tokens
 
 MAX_IN_FLIGHT = 2
 """One plan runs while the next one waits: overlap of depth 1."""
@@ -95,7 +96,7 @@ class TorchExecutor:
             if sampled_id is None:
                 raise ForwardError(f"row {row}: its input was never sampled")
             batch.token_ids[token] = sampled_id
-        chosen = self._runner.forward(batch, batch.sample_idx).argmax(dim=-1).tolist()
+        chosen = choose_tokens(self._runner.forward(batch, batch.sample_idx), batch.draws).tolist()
         sampled: list[int | None] = [None] * job.num_plan_rows
         for place, row, token_id in zip(batch.sample_plan_rows, batch.sample_rows, chosen, strict=True):
             self._sampled[int(row)] = token_id

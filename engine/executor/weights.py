@@ -1,6 +1,6 @@
-"""Float32 weights of a Llama, from tensors under their GGUF names."""
+"""Float32 weights of a Llama, from a source of tensors under their GGUF names; and a GGUF file as that source."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from engine.executor.linear import Linear
 from engine.executor.model_config import ModelConfig, UnsupportedModelError
 
 TensorSource = Callable[[str], NDArray[np.float32]]
-"""GGUF tensor name → row-major array."""
+"""GGUF tensor name → row-major array. Rows of q and k are in the order in which `engine.executor.rope` turns them."""
 Progress = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""
 
@@ -63,14 +63,18 @@ def tensor_names(config: ModelConfig) -> tuple[str, ...]:
 
 def weights_from_gguf(file: GgufFile, config: ModelConfig, progress: Progress) -> LlamaWeights:
     """Dequantizes the whole model. Raises UnsupportedModelError when the file has other tensors than it should."""
-    expected = set(tensor_names(config))
-    missing = sorted(expected - file.tensors.keys())
+    refuse_other_tensors(file.path.name, set(tensor_names(config)), file.tensors.keys())
+    return build_weights(config, rotated_by_halves(config, file.dequantize), progress)
+
+
+def refuse_other_tensors(file_name: str, expected: Set[str], held: Set[str]) -> None:
+    """Raises UnsupportedModelError that names a tensor which is missing, or one that is not known."""
+    missing = sorted(expected - held)
     if missing:
-        raise UnsupportedModelError(f"{file.path.name}: tensor {missing[0]} is missing ({len(missing)} in all)")
-    unknown = sorted(file.tensors.keys() - expected)
+        raise UnsupportedModelError(f"{file_name}: tensor {missing[0]} is missing ({len(missing)} in all)")
+    unknown = sorted(held - expected)
     if unknown:
-        raise UnsupportedModelError(f"{file.path.name}: tensor {unknown[0]} is unknown ({len(unknown)} in all)")
-    return build_weights(config, file.dequantize, progress)
+        raise UnsupportedModelError(f"{file_name}: tensor {unknown[0]} is unknown ({len(unknown)} in all)")
 
 
 def build_weights(config: ModelConfig, source: TensorSource, progress: Progress) -> LlamaWeights:
@@ -98,8 +102,7 @@ def _build_layer(config: ModelConfig, source: TensorSource, layer: int) -> Layer
     def fetch(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         return _fetch(source, f"blk.{layer}.{name}.weight", shape)
 
-    query = rotate_by_halves(fetch("attn_q", (q_size, hidden)), config.num_heads)
-    key = rotate_by_halves(fetch("attn_k", (kv_size, hidden)), config.num_kv_heads)
+    query, key = fetch("attn_q", (q_size, hidden)), fetch("attn_k", (kv_size, hidden))
     return LayerWeights(
         attn_norm=fetch("attn_norm", (hidden,)),
         qkv=Linear(torch.cat((query, key, fetch("attn_v", (kv_size, hidden))))),
@@ -110,13 +113,22 @@ def _build_layer(config: ModelConfig, source: TensorSource, layer: int) -> Layer
     )
 
 
-def rotate_by_halves(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Undoes the order in which GGUF stores the rows of q and k for arch llama.
+def rotated_by_halves(config: ModelConfig, source: TensorSource) -> TensorSource:
+    """`source` with the order undone in which GGUF stores the rows of q and k for arch llama.
 
     GGUF pairs neighbours (0, 1), (2, 3), …; `engine.executor.rope` pairs i with i + head_dim / 2.
     """
-    pairs = weight.view(num_heads, -1, 2, weight.shape[1])
-    return pairs.transpose(1, 2).reshape(weight.shape)
+    num_heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads}
+
+    def read(name: str) -> NDArray[np.float32]:
+        array = source(name)
+        kind = name.removesuffix(".weight").rpartition(".")[2]
+        if kind not in num_heads or array.size % (num_heads[kind] * 2):
+            return array  # a shape that does not divide is refused where shapes are checked
+        pairs = array.reshape(num_heads[kind], -1, 2, array.shape[-1])
+        return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
+
+    return read
 
 
 def _fetch(source: TensorSource, name: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -71,7 +71,7 @@ class ChatTemplate:
         """The ids of a conversation that starts with `messages`, up to where the assistant begins to speak."""
         _check(messages)
         disguise = self._disguise(messages)
-        return self._encode(self._render(messages, disguise), disguise)
+        return self._encode(self._render(messages, disguise), disguise, is_continued=False)
 
     def append_turn_ids(self, messages: Sequence[ChatMessage], history_tail_id: int | None) -> list[int]:
         """The ids that continue a history that ends with the assistant's words, its last id being `history_tail_id`.
@@ -86,7 +86,7 @@ class ChatTemplate:
         shown = rendered.count(disguise.sentinel)
         if shown != 1:
             raise ChatTemplateError(f"the model's chat template shows an assistant's content {shown} times, not once")
-        ids = self._encode(rendered.partition(disguise.sentinel)[2], disguise)
+        ids = self._encode(rendered.partition(disguise.sentinel)[2], disguise, is_continued=True)
         closes_twice = ids[:1] == [history_tail_id] and ids[0] in self._special_ids.values()
         return ids[1:] if closes_twice else ids
 
@@ -105,14 +105,19 @@ class ChatTemplate:
         except TemplateError as error:
             raise ChatTemplateError(f"the model's chat template refuses these messages: {error}") from error
 
-    def _encode(self, rendered: str, disguise: "_Disguise") -> list[int]:
+    def _encode(self, rendered: str, disguise: "_Disguise", *, is_continued: bool) -> list[int]:
         ids: list[int] = []
         start = 0
+
+        def encode(stop: int) -> list[int]:
+            words = disguise.reveal(rendered[start:stop])
+            return self._tokenizer.encode_text(words, is_continued=is_continued or start > 0) if words else []
+
         for mark in self._special_pattern.finditer(rendered):
-            ids += self._tokenizer.encode_text(disguise.reveal(rendered[start : mark.start()]))
+            ids += encode(mark.start())
             ids.append(self._special_ids[mark.group()])
             start = mark.end()
-        return ids + self._tokenizer.encode_text(disguise.reveal(rendered[start:]))
+        return ids + encode(len(rendered))
 
     def _disguise(self, messages: Sequence[ChatMessage]) -> "_Disguise":
         used = set(self._source).union(*(message.content for message in messages))

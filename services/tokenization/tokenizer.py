@@ -1,6 +1,7 @@
-"""Text → token ids, built from the vocabulary and merges of a GGUF file."""
+"""Text → token ids, and how the vocabulary and merges of a GGUF file tell it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as BpeTokenizer
@@ -11,39 +12,52 @@ from engine.executor.model_config import UnsupportedModelError, require_str
 from services.tokenization.vocabulary import Vocabulary, vocabulary_from_gguf
 
 
+@dataclass(frozen=True, slots=True)
+class Encoders:
+    """One tokenizer in three readings."""
+
+    plain: BpeTokenizer
+    """Does not know the special tokens."""
+    continued: BpeTokenizer
+    """As `plain`, for a text that something stands before. Differs where the first word of a text gets a space."""
+    marked: BpeTokenizer
+    """Knows the special tokens by name."""
+
+
 class Tokenizer:
     """Two ways to read a text: as somebody's words, or as a template that may name special tokens."""
 
-    __slots__ = ("_marked", "_plain", "prompt_prefix_ids", "vocabulary")
+    __slots__ = ("_encoders", "prompt_prefix_ids", "vocabulary")
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        merges: list[tuple[str, str]],
-        split: PreTokenizer,
-        prompt_prefix_ids: tuple[int, ...] = (),
-    ) -> None:
-        """`split` cuts a text into the words that are merged, spelled in the byte-level alphabet.
-
-        `prompt_prefix_ids` is what the model wants before a text that has nothing before it: its BOS, or nothing.
-        """
+    def __init__(self, vocabulary: Vocabulary, encoders: Encoders, prompt_prefix_ids: tuple[int, ...] = ()) -> None:
+        """`prompt_prefix_ids` is what the model wants before a text that has nothing before it: its BOS, or nothing."""
         self.vocabulary = vocabulary
         self.prompt_prefix_ids = prompt_prefix_ids
-        self._plain = _bpe(vocabulary, merges, split)
-        self._marked = _bpe(vocabulary, merges, split)
-        self._marked.add_special_tokens(
-            [AddedToken(text, special=True, normalized=False) for text in vocabulary.special_tokens()]
-        )
-        # The texts are in the vocabulary already, so adding them must not have minted ids.
-        assert self._marked.get_vocab_size() == len(vocabulary), "a special token got an id of its own"
+        self._encoders = encoders
 
-    def encode_text(self, text: str) -> list[int]:
-        """`text` as ordinary words: the name of a special token in it is spelled out, never obeyed."""
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+    def encode_text(self, text: str, *, is_continued: bool = False) -> list[int]:
+        """`text` as ordinary words: the name of a special token in it is spelled out, never obeyed.
+
+        `is_continued` says that the model sees something before it, if only a special token. Adds no BOS.
+        """
+        encoder = self._encoders.continued if is_continued else self._encoders.plain
+        return list(encoder.encode(text, add_special_tokens=False).ids)
 
     def encode_template(self, text: str) -> list[int]:
         """`text` with the special tokens that it names. Nothing is added at its ends."""
-        return list(self._marked.encode(text, add_special_tokens=False).ids)
+        return list(self._encoders.marked.encode(text, add_special_tokens=False).ids)
+
+
+def byte_level_encoders(vocabulary: Vocabulary, merges: list[tuple[str, str]], split: PreTokenizer) -> Encoders:
+    """`split` cuts a text into the words that are merged, spelled in the byte-level alphabet."""
+    plain = _bpe(vocabulary, merges, split)
+    marked = _bpe(vocabulary, merges, split)
+    marked.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in vocabulary.special_tokens()]
+    )
+    # The texts are in the vocabulary already, so adding them must not have minted ids.
+    assert marked.get_vocab_size() == len(vocabulary), "a special token got an id of its own"
+    return Encoders(plain=plain, continued=plain, marked=marked)
 
 
 def tokenizer_from_gguf(file: GgufFile) -> Tokenizer:
@@ -56,7 +70,8 @@ def tokenizer_from_gguf(file: GgufFile) -> Tokenizer:
     if split is None:
         known = ", ".join(sorted(PRE_TOKENIZERS))
         raise UnsupportedModelError(f"pre-tokenizer {pre!r} is not implemented; known are {known}")
-    return Tokenizer(vocabulary_from_gguf(file), _merges(file), split(), _prompt_prefix(file))
+    vocabulary = vocabulary_from_gguf(file)
+    return Tokenizer(vocabulary, byte_level_encoders(vocabulary, _merges(file), split()), _prompt_prefix(file))
 
 
 def _split_smollm() -> PreTokenizer:

@@ -1,6 +1,7 @@
-"""The bytes and the kind of each token of a byte-level BPE vocabulary."""
+"""The bytes and the kind of each token of a vocabulary."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 from engine.executor.gguf import GgufFile
 from engine.executor.model_config import UnsupportedModelError
@@ -16,16 +17,16 @@ class Vocabulary:
 
     __slots__ = ("_bytes", "_kinds", "_texts")
 
-    def __init__(self, texts: Sequence[str], types: Sequence[int]) -> None:
-        """`texts` in the byte-level alphabet, special tokens as they are; `types` as in the file."""
+    def __init__(self, texts: Sequence[str], types: Sequence[int], read: Callable[[str], bytes] | None = None) -> None:
+        """`types` as in a GGUF file. `read` gives the bytes of a token that is not spelled as it is, such as a special
+        one: None reads the byte-level alphabet."""
         if len(texts) != len(types):
             raise UnsupportedModelError(f"{len(texts)} tokens with {len(types)} types")
-        decode = {character: byte for byte, character in byte_alphabet().items()}
+        read = read or read_byte_level
         self._texts = tuple(texts)
         self._kinds = tuple(types)
         self._bytes = tuple(
-            text.encode() if kind in _SPELLED_AS_TEXT else _plain_bytes(text, decode)
-            for text, kind in zip(texts, types, strict=True)
+            text.encode() if kind in _SPELLED_AS_TEXT else read(text) for text, kind in zip(texts, types, strict=True)
         )
 
     def __len__(self) -> int:
@@ -74,11 +75,22 @@ def byte_alphabet() -> dict[int, str]:
     return {byte: character or chr(next(replacements)) for byte, character in alphabet.items()}
 
 
-def _plain_bytes(text: str, decode: dict[str, int]) -> bytes:
+def read_byte_level(text: str) -> bytes:
+    """The bytes of a token in the byte-level alphabet. Raises UnsupportedModelError."""
     try:
-        return bytes(decode[character] for character in text)
+        return bytes(_BYTE_OF[character] for character in text)
     except KeyError as error:
         raise UnsupportedModelError(f"token {text!r} is not spelled in the byte-level alphabet") from error
+
+
+def read_sentencepiece(text: str) -> bytes:
+    """The bytes of a token as SentencePiece spells it: ▁ is a space, <0x0A> a byte."""
+    byte = _BYTE_TOKEN.fullmatch(text)
+    return bytes([int(byte[1], 16)]) if byte else text.replace("▁", " ").encode()
+
+
+_BYTE_OF = {character: byte for byte, character in byte_alphabet().items()}
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 def _checked(token_id: int, size: int) -> int:

@@ -12,6 +12,8 @@ from engine.executor.loading import load_executor
 from engine.executor.model_config import UnsupportedModelError
 from engine.executor.torch_executor import TorchExecutor
 from engine.executor.weights import Progress, tensor_names
+from services.config import ServeConfig
+from services.loading import load_model
 from tests.kit.gguf_files import Value, write_gguf
 from tests.kit.paged_sequence import PagedSequence, make_plan
 from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_executor, tiny_llama_tensor_source
@@ -38,9 +40,11 @@ def tensors() -> dict[str, NDArray[np.float32]]:
     return {name: source(name) for name in tensor_names(CONFIG)}
 
 
-def load(tmp_path: Path, held: Mapping[str, NDArray[np.float32]], progress: Progress) -> TorchExecutor:
+def load(
+    tmp_path: Path, held: Mapping[str, NDArray[np.float32]], progress: Progress, name: str | None = None
+) -> TorchExecutor:
     path = write_gguf(tmp_path / "tiny.gguf", METADATA, held)
-    return load_executor(path, page_size=4, pool_pages=16, num_rows=4, threads=1, progress=progress)
+    return load_executor(path, page_size=4, pool_pages=16, num_rows=4, threads=1, progress=progress, name=name)
 
 
 def ignore(_fraction: float, _text: str) -> None: ...
@@ -72,6 +76,21 @@ async def test_load_when_running_then_progress_rises_from_nothing_to_all(tmp_pat
     assert (fractions[0], fractions[-1]) == (0.0, 1.0)
     assert len(told) >= CONFIG.num_layers
     assert all(text for _, text in told)
+
+
+def test_load_when_given_a_name_then_shows_it_in_place_of_the_files_own(tmp_path: Path) -> None:
+    for name, shown in ((None, "tiny-llama"), ("Given", "Given")):
+        executor = load(tmp_path, tensors(), ignore, name)
+        executor.close()
+        assert executor.capabilities.name == f"{shown}, cpu torch float32"
+
+
+def test_load_model_when_it_is_the_embedded_one_then_shows_the_name_that_people_know() -> None:
+    loaded = load_model(ServeConfig(page_size=4, pool_tokens=64, rows=3), ignore)
+    loaded.executor.close()
+    assert loaded.executor.capabilities.name == "SmolLM2-135M-Instruct, cpu torch float32"
+    assert loaded.template is not None
+    assert loaded.eos_ids == (2,)
 
 
 def test_load_when_a_tensor_is_missing_then_names_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from services.client import Client, FinishReason, TenureError, Turn, connect
 from services.config import ServeConfig
 from services.loading import LoadedModel, LoadingCrashed, Progress
 from services.server import Announcer, Server
-from services.tokenization.tokenizer import Tokenizer
+from services.tokenization.tokenizer import Tokenizer, byte_level_encoders
 from services.tokenization.vocabulary import NORMAL, Vocabulary, byte_alphabet
 from tests.kit.shadow_executor import ShadowExecutor, shadow_capabilities
 
@@ -26,7 +26,7 @@ def byte_tokenizer() -> Tokenizer:
     """256 tokens, one a byte."""
     alphabet = byte_alphabet()
     vocabulary = Vocabulary([alphabet[byte] for byte in range(256)], [NORMAL] * 256)
-    return Tokenizer(vocabulary, [], pre_tokenizers.ByteLevel(add_prefix_space=False))
+    return Tokenizer(vocabulary, byte_level_encoders(vocabulary, [], pre_tokenizers.ByteLevel(add_prefix_space=False)))
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from engine.executor.model_runner import ModelRunner
 from engine.executor.protocol import Executor
 from engine.executor.torch_executor import TorchExecutor
 from engine.executor.weights import LlamaWeights
-from tests.kit.executor_contract import ExecutorContract
+from tests.kit.executor_contract import ExecutorContract, SamplingContract
 from tests.kit.paged_sequence import PagedSequence, make_plan
 from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_executor, tiny_llama_runner, tiny_llama_weights
 
@@ -23,6 +23,11 @@ VOCAB_SIZE = tiny_llama_config().vocab_size
 
 
 class TestTorchExecutor(ExecutorContract):
+    def make_executor(self, *, page_size: int, pool_pages: int, num_rows: int) -> Executor:
+        return tiny_llama_executor(page_size=page_size, pool_pages=pool_pages, num_rows=num_rows)
+
+
+class TestTorchExecutorSampling(SamplingContract):
     def make_executor(self, *, page_size: int, pool_pages: int, num_rows: int) -> Executor:
         return tiny_llama_executor(page_size=page_size, pool_pages=pool_pages, num_rows=num_rows)
 

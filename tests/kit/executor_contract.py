@@ -13,6 +13,7 @@ import pytest
 
 from engine.core.ownership import PoolKind
 from engine.core.plan import PageCopy, PlanRow, StepOutcome, StepResult
+from engine.core.sampling import GREEDY, SEED_MAX, Sampling
 from engine.executor.protocol import Executor
 from tests.kit.paged_sequence import PagedSequence, make_plan
 
@@ -21,6 +22,7 @@ POOL_PAGES = 64
 NUM_ROWS = 8
 PROMPT = [17, 3, 42, 99, 5, 61, 28, 7, 77, 12, 50]
 OTHER_PROMPT = [9, 8, 7, 6, 5]
+DRAWN = (Sampling(2.0, seed=1), Sampling(5.0, top_k=20, seed=SEED_MAX), Sampling(3.0, top_p=0.9, seed=1))
 
 
 class ExecutorContract:
@@ -157,6 +159,64 @@ class ExecutorContract:
             driver.executor.close()
             with pytest.raises(RuntimeError):
                 driver.submit([PagedSequence(1, [1, 2, 3]).chunk(PROMPT)])
+
+
+class SamplingContract:
+    """What an executor that samples passes besides. Subclass it as `Test…` and define `make_executor` as there."""
+
+    def make_executor(self, *, page_size: int, pool_pages: int, num_rows: int) -> Executor:
+        """A fresh executor, whose pools hold nothing. The contract closes it."""
+        raise NotImplementedError
+
+    @contextmanager
+    def driver(self) -> Iterator["Driver"]:
+        executor = self.make_executor(page_size=PAGE_SIZE, pool_pages=POOL_PAGES, num_rows=NUM_ROWS)
+        try:
+            yield Driver(executor)
+        finally:
+            executor.close()
+
+    @pytest.mark.parametrize("sampling", DRAWN, ids=str)
+    async def test_draw_when_the_seed_is_the_same_then_so_are_the_ids_however_the_prompt_was_cut(
+        self, sampling: Sampling
+    ) -> None:
+        with self.driver() as driver:
+            expected = await driver.generate(PagedSequence(1, range(1, 8), sampling), PROMPT, 8)
+            assert await driver.generate(PagedSequence(2, range(8, 15), sampling), PROMPT, 8) == expected
+            for place, cut in enumerate((1, 4, 10)):
+                chunked = PagedSequence(3, range(20 + 8 * place, 28 + 8 * place), sampling)
+                await driver.run([chunked.chunk(PROMPT[:cut], samples=False)])
+                assert await driver.generate(chunked, PROMPT[cut:], 8) == expected
+
+    async def test_draw_when_in_a_batch_in_another_order_then_each_row_gets_what_it_gets_alone(self) -> None:
+        samplings = [*DRAWN, GREEDY, *DRAWN]
+        with self.driver() as driver:
+            alone = [
+                await driver.generate(PagedSequence(1, range(1, 8), sampling), PROMPT[place:], 4)
+                for place, sampling in enumerate(samplings)
+            ]
+            rows = [
+                PagedSequence(1 + place, range(10 + place, 60, len(samplings)), sampling)
+                for place, sampling in enumerate(samplings)
+            ]
+            first = await driver.run([row.chunk(PROMPT[place:]) for place, row in enumerate(rows)])
+            backwards = [await driver.run([row.decode() for row in reversed(rows)]) for _ in range(3)]
+            results = [first.sampled, *(result.sampled[::-1] for result in backwards)]
+            assert [list(ids) for ids in zip(*results, strict=True)] == alone
+
+    async def test_draw_when_the_seed_is_another_then_so_are_the_ids(self) -> None:
+        with self.driver() as driver:
+            drawn = {
+                tuple(await driver.generate(PagedSequence(1, range(1, 8), Sampling(50.0, seed=seed)), PROMPT, 6))
+                for seed in (0, 1, SEED_MAX)
+            }
+            assert len(drawn) == 3
+
+    @pytest.mark.parametrize("sampling", [Sampling(5.0, top_k=1), Sampling(5.0, top_p=1e-12), Sampling(1e-30)], ids=str)
+    async def test_draw_when_only_the_best_may_be_chosen_then_is_the_greedy_one(self, sampling: Sampling) -> None:
+        with self.driver() as driver:
+            greedy = await driver.generate(PagedSequence(1, range(1, 8)), PROMPT, 5)
+            assert await driver.generate(PagedSequence(2, range(8, 15), sampling), PROMPT, 5) == greedy
 
 
 class Driver:

@@ -5,15 +5,17 @@ from collections.abc import Sequence
 
 from engine.core.ids import Rid, StepNo, pack_ids
 from engine.core.plan import PageCopy, PlanRow, StepPlan
+from engine.core.sampling import GREEDY, Sampling
 
 
 class PagedSequence:
     """A request's row: its pages, and how many of its tokens were planned."""
 
-    def __init__(self, req_pool_idx: int, pages: Sequence[int]) -> None:
+    def __init__(self, req_pool_idx: int, pages: Sequence[int], sampling: Sampling = GREEDY) -> None:
         self.req_pool_idx = req_pool_idx
         self.page_table = array("i", pages)
         self.planned_len = 0
+        self.sampling = sampling
 
     def chunk(self, token_ids: Sequence[int], *, samples: bool = True) -> PlanRow:
         """The next `token_ids`."""
@@ -34,6 +36,7 @@ class PagedSequence:
             uses_sampled=uses_sampled,
             samples=samples,
             page_table=self.page_table,
+            sampling=self.sampling,
         )
         self.planned_len += query_len
         return row

@@ -7,7 +7,7 @@ from engine.executor.batch import PoolGeometry
 from engine.executor.model_config import ModelConfig
 from engine.executor.model_runner import ModelRunner
 from engine.executor.torch_executor import TorchExecutor
-from engine.executor.weights import LlamaWeights, TensorSource, build_weights
+from engine.executor.weights import LlamaWeights, TensorSource, build_weights, rotated_by_halves
 
 INITIALIZER_RANGE = 0.2
 """Standard deviation of the weights: large enough that the best two logits are far apart."""
@@ -34,7 +34,7 @@ def tiny_llama_config(*, vocab_size: int = 300, context_len: int = 512) -> Model
 
 
 def tiny_llama_tensor_source(config: ModelConfig, seed: int) -> TensorSource:
-    """Random tensors by GGUF name; the values of a name depend on nothing but the name and the seed."""
+    """Random tensors by GGUF name, q and k in a GGUF file's order; a name's values depend on name and seed alone."""
 
     def random_tensor(name: str) -> NDArray[np.float32]:
         shape = _shape(config, name)
@@ -47,7 +47,8 @@ def tiny_llama_tensor_source(config: ModelConfig, seed: int) -> TensorSource:
 
 
 def tiny_llama_weights(config: ModelConfig, seed: int = 0) -> LlamaWeights:
-    return build_weights(config, tiny_llama_tensor_source(config, seed), lambda _fraction, _text: None)
+    source = rotated_by_halves(config, tiny_llama_tensor_source(config, seed))
+    return build_weights(config, source, lambda _fraction, _text: None)
 
 
 def tiny_llama_runner(

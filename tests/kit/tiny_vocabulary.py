@@ -15,7 +15,7 @@ CONTROL, NORMAL = 3, 1
 
 def tiny_vocabulary_metadata(*, chat_template: str | None = CHATML) -> dict[str, Value]:
     """Special tokens 0 to 2, one token a byte from 3 on, then the results of the merges."""
-    plain = [*_alphabet(), *(merge.replace(" ", "") for merge in MERGES)]
+    plain = [*byte_characters(), *(merge.replace(" ", "") for merge in MERGES)]
     metadata: dict[str, Value] = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
@@ -30,7 +30,7 @@ def tiny_vocabulary_metadata(*, chat_template: str | None = CHATML) -> dict[str,
     return metadata
 
 
-def _alphabet() -> list[str]:
+def byte_characters() -> list[str]:
     """The 256 characters that stand for bytes, told apart from the code under test: by rule, not by its function."""
     visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in visible]

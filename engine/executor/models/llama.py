@@ -19,7 +19,7 @@ class LlamaModel:
     def __init__(self, config: ModelConfig, weights: LlamaWeights) -> None:
         self._config = config
         self._weights = weights
-        self._rotary = RotaryTable(config.head_dim, config.rope_theta, config.context_len)
+        self._rotary = RotaryTable(config)
 
     def forward(
         self,

@@ -8,14 +8,15 @@ import pytest
 
 from engine.core.ownership import PoolKind
 from engine.core.plan import PageCopy
+from engine.core.sampling import GREEDY, SEED_MAX, Sampling
 from engine.executor.batch import PoolGeometry, build_batch
 from tests.kit.paged_sequence import PagedSequence, make_plan
 
 POOL = PoolGeometry(page_size=4, pool_pages=16, num_rows=8)
 
 
-def sequence(row: int, pages: list[int], planned_len: int = 0) -> PagedSequence:
-    made = PagedSequence(row, pages)
+def sequence(row: int, pages: list[int], planned_len: int = 0, sampling: Sampling = GREEDY) -> PagedSequence:
+    made = PagedSequence(row, pages, sampling)
     made.planned_len = planned_len
     return made
 
@@ -47,6 +48,30 @@ def test_arrays_when_rows_are_mixed_then_are_ragged_and_paged_as_told() -> None:
 def test_arrays_when_nothing_samples_and_nothing_is_pending_then_those_are_empty() -> None:
     batch = build_batch(make_plan(1, 4, [sequence(1, [1]).chunk([5], samples=False)]), POOL)
     assert batch.sample_idx.tolist() == batch.sample_rows.tolist() == batch.pending_idx.tolist() == []
+
+
+def test_draws_when_rows_sample_in_different_ways_then_tell_those_that_are_not_greedy() -> None:
+    drawn, other = Sampling(0.7, 40, 0.9, SEED_MAX), Sampling(1.5, seed=3)
+    rows = [
+        PagedSequence(1, [1], drawn).chunk([5, 6], samples=False),
+        PagedSequence(2, [2]).chunk([5]),
+        sequence(3, [3, 4], 6, drawn).decode(),
+        PagedSequence(4, [5], other).chunk([7, 8, 9]),
+    ]
+    batch = build_batch(make_plan(1, 4, rows), POOL)
+    assert batch.sample_rows.tolist() == [2, 3, 4]
+    draws = batch.draws
+    assert draws.places.tolist() == [1, 2]
+    assert draws.positions.tolist() == [7, 3]
+    assert draws.seeds.tolist() == [SEED_MAX, 3]
+    assert draws.temperatures.tolist() == [0.7, 1.5]
+    assert draws.top_ks.tolist() == [40, 0]
+    assert draws.top_ps.tolist() == [0.9, 1.0]
+
+
+def test_draws_when_every_row_is_greedy_then_are_none() -> None:
+    batch = build_batch(make_plan(1, 4, [sequence(1, [1]).chunk([5])]), POOL)
+    assert len(batch.draws.places) == len(batch.draws.seeds) == 0
 
 
 def test_index_arrays_when_built_then_are_int32_as_kernels_want_them() -> None:
