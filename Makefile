@@ -21,7 +21,7 @@ STAMP := $(VENV)/.setup-$(shell cat pyproject.toml constraints.txt | cksum | cut
 PYTEST := $(BIN)/python -m pytest $(if $(REQUIRE),--require=$(REQUIRE))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto fmt static check test exact demo serve sim
+.PHONY: help setup proto fmt static check test exact sim mutants demo serve
 
 help: ## List the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -64,6 +64,9 @@ exact: setup ## Compare tokens with cold runs and references, over whole texts
 
 sim: setup ## Seeded worlds against the core: make sim SEEDS=1000 FIRST_SEED=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+mutants: setup ## Seeded defects, which the simulator must catch one by one
+	$(BIN)/python -m tests.sim.mutants
 
 demo: setup ## A conversation with a small real model, and what its session saved
 	$(BIN)/tenure demo

@@ -4,7 +4,6 @@ from engine.core.commands import Submit
 from engine.core.config import CoreConfig
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.ids import pages_for, unpack_ids
-from engine.core.prefix_cache import Probe
 from engine.core.request import Request
 from engine.core.sampling import check_sampling
 
@@ -55,11 +54,11 @@ def check_queue(config: CoreConfig, num_new_waiting: int) -> None:
         raise Refusal(RefusalReason.QUEUE_FULL, message, value=num_new_waiting, limit=config.waiting_max)
 
 
-def pages_to_come(request: Request, page_size: int) -> int:
-    """Pages that a running request still needs for the tokens it has, and for the next one."""
-    return max(0, pages_for(request.known_len + 1, page_size) - request.kv.num_pages(page_size))
+def pages_to_come(request: Request, page_size: int, new_token_ratio: float, num_pages: int) -> int:
+    """Pages that a request, which has or would have `num_pages`, still needs for the tokens it has and those to come.
 
-
-def missing_pages(request: Request, probe: Probe, page_size: int) -> int:
-    """Pages that a waiting request needs beyond those that its probe found, to compute all the tokens it has."""
-    return max(0, pages_for(request.known_len, page_size) - probe.num_pages)
+    Of the tokens that it may still generate a share counts, at least one. Even with a share of 1 this is never more
+    than the empty pool, so a request that is alone always fits.
+    """
+    to_generate = max(1, int(new_token_ratio * (request.max_tokens - request.output_len)))
+    return max(0, pages_for(request.known_len + to_generate, page_size) - num_pages)

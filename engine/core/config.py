@@ -2,6 +2,8 @@
 
 from dataclasses import asdict, dataclass
 
+VOCAB_MAX = 2**31
+
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
@@ -23,6 +25,9 @@ class CoreConfig:
     """Most query tokens of a step."""
     running_max: int = 64
     """Most requests that hold a row and run at once."""
+    new_token_ratio: float = 0.1
+    """Share of the tokens that running turns may still generate for which admission keeps room, from 0 to 1. Higher
+    means fewer retractions and fewer turns at once."""
     waiting_max: int = 1024
     """Most new turns that wait; retracted ones do not count."""
     in_flight_max: int = 1
@@ -43,8 +48,18 @@ class CoreConfig:
         for name, value in asdict(self).items():
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        if not self.idle_timeout_s > 0:
-            raise ValueError(f"idle_timeout_s must be above 0, not {self.idle_timeout_s}")
+        if not 0 < self.idle_timeout_s < float("inf"):
+            raise ValueError(f"idle_timeout_s must be above 0 and finite, not {self.idle_timeout_s}")
+        if not 0 <= self.new_token_ratio <= 1:
+            raise ValueError(f"new_token_ratio must be from 0 to 1, not {self.new_token_ratio}")
+        if self.vocab_size > VOCAB_MAX:
+            raise ValueError(f"vocab_size must be at most {VOCAB_MAX}, not {self.vocab_size}: ids are kept as int32")
+        at_once = min(self.running_max, self.num_rows - 1)
+        if self.step_tokens < at_once:
+            raise ValueError(
+                f"step_tokens must be at least {at_once}, not {self.step_tokens}: so many turns may run at once "
+                "(running_max, or the rows there are), and each of them advances in every step"
+            )
         if self.pool_pages < 2:
             raise ValueError(f"pool_pages must be at least 2 (page 0 is padding), not {self.pool_pages}")
         if self.num_rows < 2:

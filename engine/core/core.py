@@ -16,7 +16,7 @@ from engine.core.queues import Queues
 from engine.core.radix import RadixTree
 from engine.core.rows import PageTable
 from engine.core.scheduler import Scheduler
-from engine.core.session_cache import SessionAwareCache
+from engine.core.session_cache import IdleSlots, SessionAwareCache
 from engine.core.sessions import SessionController
 from engine.core.snapshot import SessionState, Snapshot, TurnState
 from engine.core.turns import base_ids
@@ -125,6 +125,7 @@ class Core:
             tree=self._tree,
             queues=self._queues,
             slots=slots.slots if slots is not None else tuple,
+            idle=slots.idle if slots is not None else IdleSlots,
             sessions=self._sessions.all,
         )
         return check_books(books, level)

@@ -16,7 +16,7 @@ from engine.core.queues import Queues
 from engine.core.radix import Lock, Node, RadixTree, path_up
 from engine.core.request import Holding, Phase
 from engine.core.rows import PageTable
-from engine.core.session_cache import IDLE_STATES, SessionSlot
+from engine.core.session_cache import IDLE_STATES, IdleSlots, SessionSlot
 from engine.core.sessions import Session
 
 
@@ -29,7 +29,7 @@ class CheckLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One law that does not hold. `law`: equation, census, holders, tree, holding, slot or session."""
+    """One law that does not hold. `law`: equation, census, holders, tree, holding, slot, reclaimable or session."""
 
     law: str
     message: str
@@ -47,7 +47,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """All that the full check looks at. `slots` and `sessions` are asked anew at each check."""
+    """All that the full check looks at. `slots`, `idle` and `sessions` are asked anew at each check."""
 
     page_size: int
     pools: Pools
@@ -55,6 +55,7 @@ class Books:
     tree: RadixTree
     queues: Queues
     slots: Callable[[], tuple[SessionSlot, ...]]
+    idle: Callable[[], IdleSlots]
     sessions: Callable[[], tuple[Session, ...]]
 
     def holders(self) -> Iterator[tuple[str, Owner, Holding]]:
@@ -105,19 +106,33 @@ def check_holders(books: Books) -> Iterator[Finding]:
     """Sums what live holders and draining lists say they hold, against the ledger's counters, page by page."""
     ledger = books.pools.ledger
     sums: Counter[tuple[PoolKind, OwnerKind]] = Counter()
+    seen: set[tuple[PoolKind, int]] = set()
     for name, owner, kv in books.holders():
         rows = [] if kv.req_pool_idx is None else [kv.req_pool_idx]
         for pool, units in ((PoolKind.FULL, kv.pages), (PoolKind.ROWS, rows)):
             yield from _owned(books, "holders", pool, name, units, owner)
+            yield from _claimed_once(pool, name, units, seen)
             sums[pool, owner.kind] += len(units)
     for drain in books.pools.draining:
-        yield from _owned(books, "holders", PoolKind.FULL, f"draining until {drain.until}", drain.pages, drain.owner)
+        name = f"draining until {drain.until}"
+        yield from _owned(books, "holders", PoolKind.FULL, name, drain.pages, drain.owner)
+        yield from _claimed_once(PoolKind.FULL, name, drain.pages, seen)
         sums[PoolKind.FULL, drain.owner.kind] += len(drain.pages)
     for pool in ledger.pools:
         for kind in (OwnerKind.REQUEST, OwnerKind.SESSION):
             if sums[pool, kind] != ledger.count(pool, kind):
                 message = f"{pool}: {kind} holders list {sums[pool, kind]}, {ledger.count(pool, kind)} are counted"
                 yield Finding("holders", message)
+
+
+def _claimed_once(
+    pool: PoolKind, name: str, units: Iterable[int], seen: set[tuple[PoolKind, int]]
+) -> Iterator[Finding]:
+    """Across all holders: two claims of one unit by one owner would hide a leak of another in the sums."""
+    for unit in units:
+        if (pool, unit) in seen:
+            yield Finding("holders", f"{pool} {unit} is listed by {name}, and before")
+        seen.add((pool, unit))
 
 
 def _owned(books: Books, law: str, pool: PoolKind, name: str, units: Iterable[int], owner: Owner) -> Iterator[Finding]:
@@ -200,6 +215,26 @@ def check_slots(books: Books) -> Iterator[Finding]:
             yield Finding("slot", f"{name}: lessee {slot.lessee}")
 
 
+def check_reclaimable(books: Books) -> Iterator[Finding]:
+    """What counts as reclaimable is found when room is made: idle slots in their orders, free leaves on the heap."""
+    held = [slot for slot in books.slots() if slot.state is SlotState.HELD]
+    idle = books.idle()
+    if sorted(idle.uids) != sorted(slot.session.uid for slot in held):
+        yield Finding("reclaimable", f"slots {sorted(idle.uids)} are in line to give way, others are held")
+    with_rows = sorted(slot.session.uid for slot in held if slot.kv.req_pool_idx is not None)
+    if sorted(idle.uids_with_row) != with_rows:
+        yield Finding(
+            "reclaimable", f"slots {sorted(idle.uids_with_row)} are in line to give a row, {with_rows} have one"
+        )
+    pages = sum(len(slot.kv.pages) for slot in held)
+    if pages != idle.num_pages:
+        yield Finding("reclaimable", f"idle slots hold {pages} pages, {idle.num_pages} are counted")
+    offered = books.tree.offered()
+    for node in books.tree.nodes():
+        if not node.children and node.lock_count == 0 and node.number not in offered:
+            yield Finding("reclaimable", f"node {node.number} could be evicted, but would not be found")
+
+
 def check_sessions(books: Books) -> Iterator[Finding]:
     """The right to run belongs to live turns only, and waiting turns hold nothing."""
     live = books.queues.live
@@ -224,5 +259,6 @@ FULL_CHECKS = (
     check_tree,
     check_holdings,
     check_slots,
+    check_reclaimable,
     check_sessions,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from engine.core.errors import require
+from engine.core.errors import InvariantViolation, require
 from engine.core.events import EventLog, KvMoved, Protected, Unprotected
 from engine.core.ownership import CIRCULATING_KINDS, FREE, MOVES, Move, Owner, OwnerKind, PoolKind
 
@@ -22,12 +22,6 @@ class Ledger:
             for pool, size in sizes.items()
         }
         self._protected_pages = 0
-        self._moves = 0
-
-    @property
-    def moves(self) -> int:
-        """Moves made so far; two looks with the same number saw the same books."""
-        return self._moves
 
     @property
     def protected_pages(self) -> int:
@@ -62,26 +56,27 @@ class Ledger:
         circulates = target.kind is OwnerKind.QUARANTINED or target.kind in CIRCULATING_KINDS[pool]
         require(circulates, f"{move}: a unit of {pool} can not belong to {target.kind}")
         owners = self._owners[pool]
-        for page in pages:
-            require(0 < page < len(owners), f"{move}: {pool} has no page {page}")
-            require(owners[page] == source, f"{move}: {pool} page {page} belongs to {owners[page]}, not to {source}")
+        kind, name, size = source.kind, source.name, len(owners)
+        for page in pages:  # no `require` here: it would build its message for every page of a long session
+            if not 0 < page < size:
+                raise InvariantViolation(f"{move}: {pool} has no page {page}")
+            held = owners[page]
+            if held.kind is not kind or held.name != name:
+                raise InvariantViolation(f"{move}: {pool} page {page} belongs to {held}, not to {source}")
         for page in pages:
             owners[page] = target
         counts = self._counts[pool]
         counts[source.kind] -= len(pages)
         counts[target.kind] += len(pages)
-        self._moves += 1
         self._log.emit(KvMoved(pool, move, source, target, tuple(pages)))
 
     def protect(self, pages: Sequence[int]) -> None:
         """The lock count of these cache pages went from 0 to 1."""
         self._protected_pages += len(pages)
-        self._moves += 1
         self._log.emit(Protected(tuple(pages)))
 
     def unprotect(self, pages: Sequence[int]) -> None:
         """The lock count of these cache pages went from 1 to 0."""
         self._protected_pages -= len(pages)
-        self._moves += 1
         require(self._protected_pages >= 0, f"{-self._protected_pages} more pages unlocked than locked")
         self._log.emit(Unprotected(tuple(pages)))

@@ -25,7 +25,6 @@ class Probe:
     has_row: bool = False
     pinned_pages: int = 0
     """Pages that stop being reclaimable when the request takes what was found."""
-    pinned_rows: int = 0
     match: Match | None = None
 
 

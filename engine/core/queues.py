@@ -44,6 +44,12 @@ class Queues:
         return sum(request.retractions == 0 for request in self.waiting)
 
     @property
+    def is_settling(self) -> bool:
+        """Whether some request gave its KV up and waits for a plan in flight: its pages and its locks are coming."""
+        phases = (Phase.RETRACTING, Phase.COMMITTED, Phase.ROLLING_BACK)
+        return any(request.phase in phases for request in self.live.values())
+
+    @property
     def settling_pages(self) -> int:
         """Own pages of requests that gave them up and wait for a plan in flight."""
         phases = (Phase.RETRACTING, Phase.COMMITTED, Phase.ROLLING_BACK)

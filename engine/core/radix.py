@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from engine.core.errors import require
+from engine.core.errors import InvariantViolation, require
 from engine.core.ids import TOKEN_BYTES
 from engine.core.ownership import CACHE, Move, Owner, PoolKind
 from engine.core.pools import Pools
@@ -28,6 +28,8 @@ class Node:
     lock_count: int = 0
     idle_count: int = 0
     last_use: int = 0
+    namespace: str | None = None
+    """Of a root only."""
 
     @property
     def is_reclaimable(self) -> bool:
@@ -117,6 +119,10 @@ class RadixTree:
             yield node
             stack.extend(node.children.values())
 
+    def offered(self) -> set[int]:
+        """Numbers of the nodes that `evict` would find. For checks."""
+        return {entry[1] for entry in self._heap if self._is_current(entry)}
+
     # Reading
 
     def probe(self, namespace: str, key: bytes) -> Match | None:
@@ -142,7 +148,7 @@ class RadixTree:
     def pinned_by(self, match: Match) -> int:
         """Pages that would stop being reclaimable if `match` were locked. Changes nothing. O(depth)."""
         if not match.node.is_reclaimable:
-            return sum(len(node.pages) for node in path_up(match.node) if node.is_reclaimable)
+            return 0  # nor is anything above it
         above = sum(len(node.pages) for node in path_up(match.node) if node.is_reclaimable)
         return above - len(match.node.pages) + match.used_pages
 
@@ -186,7 +192,8 @@ class RadixTree:
             was_locked, was_idle = step.lock_count > 0, step.is_reclaimable and step.lock_count > 0
             step.lock_count += locks
             step.idle_count += idles
-            require(0 <= step.idle_count <= step.lock_count, f"node {step.number}: {step.idle_count} idle of locks")
+            if not 0 <= step.idle_count <= step.lock_count:
+                raise InvariantViolation(f"node {step.number}: {step.idle_count} idle of {step.lock_count} locks")
             is_locked, is_idle = step.lock_count > 0, step.is_reclaimable and step.lock_count > 0
             self._idle_pages += (is_idle - was_idle) * len(step.pages)
             if is_locked and not was_locked:
@@ -207,7 +214,9 @@ class RadixTree:
         """
         assert len(key) % self._page_bytes == 0, f"{len(key)} bytes of key are not whole pages"
         at = len(key) - len(pages) * self._page_bytes
-        root = self._roots.setdefault(namespace, self._root())
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = Node(0, b"", [], None, namespace=namespace)
         node = lock.node if lock is not None else root
         duplicates: list[int] = []
         while at < len(key):
@@ -227,9 +236,6 @@ class RadixTree:
         if lock is not None:
             self.unlock(lock, 0)
         return Lock(node), duplicates
-
-    def _root(self) -> Node:
-        return Node(0, b"", [], None)
 
     def _attach(self, parent: Node, key: bytes, pages: list[int]) -> Node:
         self._numbers += 1
@@ -276,6 +282,8 @@ class RadixTree:
         del parent.children[node.key[: self._page_bytes]]
         node.parent = None
         self._num_nodes -= 1
+        if parent.namespace is not None and not parent.children:
+            del self._roots[parent.namespace]
         self._offer(parent)
 
     def _offer(self, node: Node) -> None:
@@ -283,7 +291,7 @@ class RadixTree:
         if node.parent is not None and not node.children and node.lock_count == 0:
             heapq.heappush(self._heap, (node.last_use, node.number, node))
             if len(self._heap) > 2 * self._num_nodes + HEAP_SLACK:
-                self._heap = [entry for entry in self._heap if self._is_current(entry)]
+                self._heap = list({entry[1]: entry for entry in self._heap if self._is_current(entry)}.values())
                 heapq.heapify(self._heap)
 
     def _is_current(self, entry: tuple[int, int, Node]) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.core.commands import AbortReason, FinishReason
+from engine.core.errors import require
 from engine.core.events import Usage
 from engine.core.ids import TOKEN_BYTES, Rid, StepNo, TurnId, pages_for
 from engine.core.ownership import Owner, OwnerKind
@@ -13,7 +14,7 @@ from engine.core.sessions import Session
 
 
 class Phase(StrEnum):
-    """Where a request stands. The last four of a live request keep their KV until every plan in flight is answered."""
+    """Where a request stands. Leaving it for good or for a while, it keeps its KV until its plans are answered."""
 
     WAITING = "waiting"
     """Holds nothing: new, or retracted."""
@@ -48,7 +49,8 @@ class Holding:
         pages:      | tree's, under `lock` | own, in `pages` ......................................|
                     | valid KV ...................................... | in flight or over-run ......|
 
-    `cache_protected_len` is a multiple of the page size, and `len(pages)` is exactly what reaches kv_allocated_len.
+    `cache_protected_len` is a multiple of the page size, and the pages reach kv_allocated_len at least: room is granted
+    before a plan is made.
     """
 
     req_pool_idx: int | None = None
@@ -71,7 +73,7 @@ class Holding:
         return max(0, pages_for(length, page_size) - self.cache_protected_len // page_size)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """One submission. Made by the scheduler, changed by it and by the prefix cache that holds its KV."""
 
@@ -105,10 +107,10 @@ class Request:
     retractions: int = 0
     finish_reason: FinishReason | None = None
     outcome: FinishReason | AbortReason | None = None
+    owner: Owner = field(init=False)
 
-    @property
-    def owner(self) -> Owner:
-        return Owner(OwnerKind.REQUEST, self.rid)
+    def __post_init__(self) -> None:
+        self.owner = Owner(OwnerKind.REQUEST, self.rid)
 
     @property
     def known_len(self) -> int:
@@ -129,11 +131,7 @@ class Request:
             return 0
         return self.known_len + self.pending_samples - self.kv.kv_allocated_len
 
-    @property
-    def is_streaming(self) -> bool:
-        return self.session is not None and self.session.streaming
-
     def go(self, phase: Phase) -> None:
-        """Changes the phase. Asserts that the table allows it."""
-        assert phase in PHASE_MOVES[self.phase], f"rid {self.rid}: {self.phase} → {phase}"
+        """Changes the phase. Raises InvariantViolation when the table does not allow it."""
+        require(phase in PHASE_MOVES[self.phase], f"rid {self.rid}: {self.phase} → {phase}")
         self.phase = phase

@@ -72,6 +72,7 @@ class Scheduler:
     def submit(self, command: Submit) -> None:
         """Accepts a turn into the queue. Raises Refusal, and then nothing has changed."""
         config = self._config
+        require(command.rid not in self._queues.live, f"rid {command.rid} was minted twice")
         admission.check_input(config, command)
         session = self._sessions.find_admissible(command)
         turn = compile_turn(session, command.parent, command.input_ids)
@@ -93,7 +94,6 @@ class Scheduler:
             arrival=self._queues.next_arrival(),
             trace_id=command.trace_id,
         )
-        assert command.rid not in self._queues.live, f"rid {command.rid} was minted twice"
         self._queues.live[request.rid] = request
         self._queues.wait(request)
         self._sessions.begin_turn(session, request.turn_id, request.rid)
@@ -132,10 +132,12 @@ class Scheduler:
     def _plan_running(self, rows: list[PlanRow], budget: int) -> int:
         """Rows for those that run, oldest first. Returns the tokens left in the budget."""
         is_tight = False  # once an older request went without, younger ones take no new pages
-        for request in tuple(self._queues.running):
+        running = tuple(self._queues.running)
+        for place, request in enumerate(running, start=1):
             if request.phase is not Phase.RUNNING:
                 continue  # retracted for an older one a moment ago
-            query_len = self._query_len(request, budget)
+            # Each of those behind keeps a token of the budget: a long prompt must not hold up their decoding.
+            query_len = self._query_len(request, budget - (len(running) - place))
             if query_len == 0:
                 continue
             if is_tight and self._missing(request, query_len) > 0:
@@ -159,8 +161,8 @@ class Scheduler:
                 return
             self._admit(request, probe)
             query_len = self._query_len(request, budget)
-            if not self._grow(request, query_len):
-                return
+            has_room = self._grow(request, query_len)
+            assert has_room, f"rid {request.rid}: fitted, and then had no room for {query_len} tokens"
             rows.append(self._row(request, query_len))
             budget -= query_len
 
@@ -216,8 +218,7 @@ class Scheduler:
 
     def _retract_for(self, request: Request, missing: int) -> bool:
         """Retracts the newest request if younger than this. False when what drains will do, or nobody is younger."""
-        coming = self._queues.settling_pages + self._pools.draining_pages
-        if missing <= self._pools.free(PoolKind.FULL) + self._cache.reclaimable_pages + coming:
+        if self._queues.is_settling or self._pools.draining:
             return False
         victim = self._queues.running[-1]
         if victim.arrival <= request.arrival:
@@ -226,12 +227,14 @@ class Scheduler:
         return True
 
     def _fits(self, request: Request, probe: Probe) -> bool:
-        """Whether a waiting request could compute all its tokens, with room kept for those of the running ones."""
-        page_size = self._config.page_size
-        reserved = sum(admission.pages_to_come(running, page_size) for running in self._queues.running)
+        """Whether there is room for all tokens that this and the running requests have, and for some to come."""
+        page_size, ratio = self._config.page_size, self._config.new_token_ratio
+        wanted = admission.pages_to_come(request, page_size, ratio, probe.num_pages)
+        for running in self._queues.running:
+            wanted += admission.pages_to_come(running, page_size, ratio, running.kv.num_pages(page_size))
         room = self._pools.free(PoolKind.FULL) + self._cache.reclaimable_pages - probe.pinned_pages
-        rows = self._pools.free(PoolKind.ROWS) + self._cache.reclaimable_rows - probe.pinned_rows
-        return admission.missing_pages(request, probe, page_size) + reserved <= room and (probe.has_row or rows > 0)
+        rows = self._pools.free(PoolKind.ROWS) + self._cache.reclaimable_rows
+        return wanted <= room and (probe.has_row or rows > 0)
 
     def _admit(self, request: Request, probe: Probe) -> None:
         """Takes the lease first, then makes room: so making room never takes what the turn came for."""
@@ -258,6 +261,9 @@ class Scheduler:
         require(bool(self._in_flight), f"step {outcome.step} was answered, but no plan is in flight")
         plan = self._in_flight.popleft()
         require(plan.step == outcome.step, f"step {outcome.step} was answered before step {plan.step}")
+        if isinstance(outcome, StepResult) and len(outcome.sampled) != len(plan.rows):
+            reason = f"{len(outcome.sampled)} answers for {len(plan.rows)} rows"
+            outcome = StepFailure(outcome.step, reason)
         failure = outcome.reason if isinstance(outcome, StepFailure) else None
         self._log.emit(StepAnswered(plan.step, failure))
         self._pools.answered(plan.step)
@@ -276,8 +282,10 @@ class Scheduler:
 
     def _take(self, request: Request, row: PlanRow, sampled: int | None, now: float) -> None:
         """The row's KV is valid now, and its sampled id is the request's next token."""
-        is_in_range = sampled is not None and 0 <= sampled < self._config.vocab_size
-        if is_in_range != row.samples:
+        is_usable = (
+            sampled is None if not row.samples else sampled is not None and 0 <= sampled < self._config.vocab_size
+        )
+        if not is_usable:
             detail = f"step yielded {sampled} where {'an id' if row.samples else 'nothing'} was due"
             self._endings.abort(request, AbortReason.FORWARD_FAILED, now, detail)
             return

@@ -1,7 +1,7 @@
 """`SessionAwareCache`: a decorator over any prefix cache whose slots keep a streaming session's KV between turns."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from engine.core.errors import require
 from engine.core.events import EventLog, SlotChanged, SlotState
@@ -51,6 +51,16 @@ class SessionSlot:
         return Owner(OwnerKind.SESSION, self.session.uid)
 
 
+@dataclass(frozen=True, slots=True)
+class IdleSlots:
+    """Slots that give way under pressure, as the cache keeps count of them. For checks."""
+
+    uids: tuple[int, ...] = ()
+    """Least recently used first."""
+    uids_with_row: tuple[int, ...] = ()
+    num_pages: int = 0
+
+
 class SessionAwareCache:
     """Requests of streaming sessions go through their slot; all others, and what no slot holds, go through `inner`.
 
@@ -75,6 +85,9 @@ class SessionAwareCache:
     def slots(self) -> tuple[SessionSlot, ...]:
         """Every slot that is not released. For checks and the snapshot."""
         return tuple(self._slots.values())
+
+    def idle(self) -> IdleSlots:
+        return IdleSlots(tuple(self._idle), tuple(self._idle_rows), self._idle_pages)
 
     # Life of a slot
 
@@ -114,17 +127,17 @@ class SessionAwareCache:
         slot = self._slot_of(request)
         if slot is None:
             return self._inner.probe(request)
+        if slot.state not in IDLE_STATES:
+            return Probe(is_ready=False)
         if slot.state is not SlotState.HELD:
-            return replace(self._inner.probe(request), is_ready=slot.state in IDLE_STATES)
+            return self._inner.probe(request)
         kv = slot.kv
         pinned = len(kv.pages) + (self._tree.pinned_by_lock(kv.lock) if kv.lock is not None else 0)
-        has_row = kv.req_pool_idx is not None
         return Probe(
             tokens_from_slot=kv.kv_committed_len,
             num_pages=kv.num_pages(self._page_size),
-            has_row=has_row,
+            has_row=kv.req_pool_idx is not None,
             pinned_pages=pinned,
-            pinned_rows=int(has_row),
         )
 
     def acquire(self, request: Request, probe: Probe) -> None:

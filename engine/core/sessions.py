@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 
 from engine.core.commands import AbortReason, Open, Submit
 from engine.core.config import CoreConfig
-from engine.core.errors import Refusal, RefusalReason
+from engine.core.errors import Refusal, RefusalReason, require
 from engine.core.events import EventLog, SessionOpened
 from engine.core.ids import TOKEN_BYTES, Rid, SessionId, TurnId, count_ids
+
+HEAP_SLACK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,6 @@ class SessionController:
         self._opened = 0
         self._expiries: list[tuple[float, int, SessionId]] = []
         self._stateless: dict[TurnId, Rid] = {}
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
     def all(self) -> tuple[Session, ...]:
         """Open sessions, in the order in which they were opened."""
@@ -151,7 +150,7 @@ class SessionController:
 
     def begin_turn(self, session: Session | None, turn_id: TurnId, rid: Rid) -> None:
         live = self.live_of(session)
-        assert turn_id not in live, f"turn {turn_id!r} runs already"
+        require(turn_id not in live, f"turn {turn_id!r} runs already")
         live[turn_id] = rid
 
     def commit_turn(self, session: Session, turn_id: TurnId, parent: TurnId | None, base_len: int, ids: bytes) -> None:
@@ -168,7 +167,7 @@ class SessionController:
     def end_turn(self, session: Session | None, turn_id: TurnId, rid: Rid, now: float) -> None:
         """Gives the right to run back, by whoever holds it only."""
         live = self.live_of(session)
-        assert live.get(turn_id) == rid, f"turn {turn_id!r} is not rid {rid}'s to end"
+        require(live.get(turn_id) == rid, f"turn {turn_id!r} is not rid {rid}'s to end")
         del live[turn_id]
         if session is not None:
             session.idle_since = now
@@ -179,6 +178,9 @@ class SessionController:
     def _watch(self, session: Session) -> None:
         due = session.idle_since + session.idle_timeout_s
         heapq.heappush(self._expiries, (due, session.uid, session.session_id))
+        if len(self._expiries) > 2 * len(self._sessions) + HEAP_SLACK:  # stale ones: closed, or used since
+            self._expiries = [(s.idle_since + s.idle_timeout_s, s.uid, s.session_id) for s in self._sessions.values()]
+            heapq.heapify(self._expiries)
 
     def find_expired(self, now: float) -> list[Session]:
         """Sessions that were without a turn for their timeout, none with a live turn. O(log n) for each."""

@@ -22,7 +22,7 @@ class PoolBooks:
     session_held: int
     uncached: int
     draining: int
-    """Part of uncached and session_held: given up, waiting for a plan in flight."""
+    """Part of uncached: given up, waiting for a plan in flight."""
     quarantined: int
 
     @property

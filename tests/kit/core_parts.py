@@ -75,5 +75,5 @@ def make_parts(page_size: int = 4, pool_pages: int = 17, num_rows: int = 5) -> C
     queues = Queues()
     config = CoreConfig(page_size, pool_pages, num_rows, context_len=64, vocab_size=1000)
     sessions = SessionController(config, log)
-    books = Books(page_size, pools, table, tree, queues, slots.slots, sessions.all)
+    books = Books(page_size, pools, table, tree, queues, slots.slots, slots.idle, sessions.all)
     return CoreParts(page_size, log, pools, table, tree, radix, slots, queues, sessions, books)

@@ -26,7 +26,7 @@ from engine.core.plan import PlanRow, StepPlan
 
 
 class Trace:
-    """Learns the names of turns and sessions from their first event."""
+    """Learns the names of turns and sessions from their first event; what it never heard of keeps its number."""
 
     def __init__(self) -> None:
         self._turns: dict[int, str] = {}
@@ -41,8 +41,8 @@ class Trace:
                 return f"refused {reason}{given}{allowed}"
             case StepPlan():
                 return f"plan {told.step}: {', '.join(self._row(row) for row in told.rows)}"
-            case SessionOpened(session_id, streaming, _):
-                self._sessions[len(self._sessions) + 1] = session_id
+            case SessionOpened(session_id, streaming, _, uid):
+                self._sessions[uid] = session_id
                 return f"opened {session_id}, {'streaming' if streaming else 'ordinary'}"
             case SessionClosed(session_id, reason, history_len):
                 return f"closed {session_id}: {reason}, history {history_len}"
@@ -97,14 +97,14 @@ class Trace:
         return f"{self._turn(row.rid)} at {row.start_len} {kind}{'' if row.samples else ', no sample'}"
 
     def _turn(self, rid: Rid) -> str:
-        return self._turns[rid]
+        return self._turns.get(rid, f"rid {rid}")
 
     def _owner(self, owner: Owner) -> str:
         match owner.kind:
             case OwnerKind.REQUEST:
-                return self._turns[owner.name]
+                return self._turn(Rid(owner.name))
             case OwnerKind.SESSION:
-                return self._sessions[owner.name]
+                return self._sessions.get(owner.name, str(owner))
             case _:
                 return str(owner)
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 from engine.core.core import Core
 from engine.core.events import CoreEvent, KvMoved
-from engine.core.ids import pack_ids
+from engine.core.ids import pack_ids, pages_for
 from engine.core.invariants import CheckLevel
 from engine.core.ownership import OwnerKind, PoolKind
 from engine.core.plan import StepPlan
-from engine.core.snapshot import PoolBooks, Snapshot
+from engine.core.snapshot import PoolBooks, Snapshot, TurnState
 from tests.kit.book import Book
 from tests.kit.shadow_device import QueuedPlan
 from tests.sim.oracles import Oracles
-from tests.sim.records import expect
+from tests.sim.records import TurnRecord, expect
 
 
 def check_state(core: Core, book: Book, oracles: Oracles) -> None:
@@ -37,13 +37,31 @@ def _check_books(books: PoolBooks, terms: PoolBooks) -> None:
 
 
 def _check_turns(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
-    output_lens = {turn.rid: turn.output_len for turn in snapshot.turns}
+    states = {state.rid: state for state in snapshot.turns}
     for turn in oracles.live():
-        name, told = f"rid {turn.rid}", output_lens.get(turn.rid)
+        name, state = f"rid {turn.rid}", states.get(turn.rid)
+        told = state.output_len if state is not None else None
         expected = turn.cut[1] if turn.cut is not None else len(turn.output)
         expect(told == expected, "ending", f"{name}: {told} ids in the snapshot, not {expected}")
-        found = core.find_turn(turn.session_id, turn.turn_id) if turn.session_id is not None else turn.rid
+        found = core.find_turn(turn.session_id, turn.turn_id)
         expect(found == turn.rid, "ending", f"{name}: find_turn says {found}")
+        if state is not None and core.config.prefix_cache:
+            _check_shared(turn, state, oracles, core.config.page_size)
+
+
+def _check_shared(turn: TurnRecord, state: TurnState, oracles: Oracles, page_size: int) -> None:
+    """A running turn's own pages begin behind its prompt, once that is computed: the cache has what is before.
+
+    Not so in a streaming session after its first turn, whose pages stay with the slot.
+    """
+    session = oracles.sessions.get(turn.session_id) if turn.session_id is not None else None
+    is_slots = session is not None and session.streaming and turn.base_len > 0
+    is_decoding = turn.has_sampled and not turn.is_waiting and turn.cut is None and turn.must_end_as is None
+    if is_slots or not is_decoding:
+        return
+    reach = pages_for(turn.context_len + state.in_flight, page_size)
+    most = reach - len(turn.prompt) // page_size
+    expect(state.pages <= most, "shared", f"rid {turn.rid}: {state.pages} pages of its own, at most {most} are due")
 
 
 def _check_sessions(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
@@ -59,6 +77,13 @@ def _check_sessions(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
             expect(kept == pack_ids(session.history), "rollback", f"{session_id}: not the history that was told")
 
 
+def check_admissions(plan: StepPlan | None, oracles: Oracles) -> None:
+    """Who is admitted is in the very next plan: nobody takes a row, or makes others give way, without room to run."""
+    planned = [row.rid for row in plan.rows] if plan is not None else []
+    idle = [rid for rid in oracles.admitted if rid not in planned]
+    expect(not idle, "plan", f"rids {idle} were admitted, but do not run")
+
+
 def check_plan(plan: StepPlan, core: Core, oracles: Oracles) -> None:
     """A plan holds running turns only, and never more than its limits."""
     config = core.config
@@ -68,7 +93,13 @@ def check_plan(plan: StepPlan, core: Core, oracles: Oracles) -> None:
         turn = oracles.turns.get(row.rid)
         is_fit = turn is not None and turn.is_live and turn.cut is None and not turn.is_waiting
         expect(is_fit, "plan", f"rid {row.rid} is planned, but does not run")
+        assert turn is not None
         expect(row.query_len <= config.chunk_tokens, "plan", f"rid {row.rid}: a chunk of {row.query_len}")
+        expect(row.sampling == turn.sampling, "plan", f"rid {row.rid}: {row.sampling}, asked for {turn.sampling}")
+        last_len = len(turn.prompt) + turn.max_tokens - 1
+        is_due = row.start_len + row.query_len <= last_len
+        expect(is_due, "plan", f"rid {row.rid}: {row.start_len}+{row.query_len} is past its last input at {last_len}")
+        expect(row.epoch == turn.retractions, "plan", f"rid {row.rid}: epoch {row.epoch} after {turn.retractions}")
 
 
 def check_fence(events: Sequence[CoreEvent], queued: Sequence[QueuedPlan]) -> None:

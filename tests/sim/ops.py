@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from engine.core.commands import AbortReason, FinishReason
 from engine.core.ids import SessionId, TurnId
+from engine.core.sampling import GREEDY, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class TurnOp:
     max_tokens: int | None
     ignore_eos: bool
     namespace: str
+    sampling: Sampling = GREEDY
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,10 @@ class AmbushOp:
 
 @dataclass(frozen=True, slots=True)
 class FinishAtOp:
-    """Cuts a turn to `back` ids fewer than it has generated; a negative `back` asks for more than there are."""
+    """Cuts a turn to `back` ids fewer than it has generated.
+
+    A negative `back` asks for more ids than there are, a large one for none or fewer: both are to be ignored.
+    """
 
     turn: TurnId
     back: int
@@ -68,7 +73,7 @@ class FinishAtOp:
 
 @dataclass(frozen=True, slots=True)
 class AckOp:
-    """Answers up to `count` commits, oldest first."""
+    """Answers up to `count` commits, oldest first. With none to answer it tries a running turn: to be ignored."""
 
     count: int
     fails: bool

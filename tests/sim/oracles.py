@@ -11,6 +11,7 @@ from engine.core.events import (
     SessionOpened,
     SlotChanged,
     SlotState,
+    StepPlanned,
     TokensSampled,
     TurnAccepted,
     TurnAdmitted,
@@ -38,11 +39,14 @@ class Oracles:
         self.turns: dict[Rid, TurnRecord] = {}
         self.sessions: dict[SessionId, SessionRecord] = {}
         self.marks: Counter[str] = Counter()
+        self.admitted: list[Rid] = []
+        """Since it was last cleared."""
         self._closed_sessions: list[SessionRecord] = []
         """Closed while their slot was still on its way back."""
         self._opening: Open | None = None
         self._submitted: Submit | None = None
         self._now = 0.0
+        self._steps = 0
 
     # What is about to be asked
 
@@ -73,9 +77,10 @@ class Oracles:
             turn.must_end_as = reason
 
     def finish_at(self, rid: Rid, output_len: int, reason: FinishReason) -> None:
+        """A live turn that has that many ids must commit them; in all other cases nothing may happen."""
         turn = self.turns[rid]
         committed_len = turn.cut[1] if turn.cut is not None else len(turn.output)
-        if turn.is_live and turn.must_end_as is None and output_len <= committed_len:
+        if turn.is_live and turn.must_end_as is None and 1 <= output_len <= committed_len:
             turn.finish_at = (reason, output_len)
 
     def close(self, session_id: SessionId) -> None:
@@ -123,6 +128,8 @@ class Oracles:
                     self._commit_requested(event)
                 case TurnEnded():
                     self._ended(event)
+                case StepPlanned(step):
+                    self._steps = step
                 case _:
                     pass
         for session in self.sessions.values():
@@ -166,6 +173,7 @@ class Oracles:
             prompt=prompt,
             max_tokens=max_tokens,
             ignore_eos=command.ignore_eos,
+            sampling=command.sampling,
             arrival=len(self.turns),
             digest=self._model.digest(prompt),
         )
@@ -186,7 +194,9 @@ class Oracles:
             turn.is_waiting and turn.must_end_as is None, "ending", f"rid {turn.rid} admitted while it does not wait"
         )
         expect(event.attempt == turn.attempts + 1, "usage", f"rid {turn.rid}: attempt {event.attempt}")
-        turn.attempts, turn.is_waiting = event.attempt, False
+        turn.attempts, turn.is_waiting, turn.overtaken = event.attempt, False, 0
+        turn.has_sampled, turn.admitted_step = False, self._steps + 1
+        self.admitted.append(turn.rid)
         parts = event.tokens_from_slot + event.tokens_from_tree + event.tokens_to_compute
         expect(parts == turn.context_len, "usage", f"rid {turn.rid}: {event} does not add up to {turn.context_len}")
         expect(event.tokens_to_compute >= 1, "usage", f"rid {turn.rid}: nothing to compute")
@@ -201,7 +211,7 @@ class Oracles:
 
     def _overtake(self, admitted: TurnRecord) -> None:
         for turn in self.live():
-            if turn.arrival < admitted.arrival and turn.attempts == 0:
+            if turn.arrival < admitted.arrival and turn.is_waiting:
                 turn.overtaken += 1
                 expect(turn.overtaken <= OVERTAKEN_MAX, "fair", f"rid {turn.rid} overtaken {turn.overtaken} times")
 
@@ -237,6 +247,7 @@ class Oracles:
             expect(not self._is_stopped(turn), "ending", f"{where}: told after the turn's last id")
             turn.digest = self._model.extend(turn.digest, token_id, turn.context_len)
             turn.output.append(token_id)
+            turn.has_sampled = True
 
     def _is_stopped(self, turn: TurnRecord) -> bool:
         return self._natural_end(turn, len(turn.output)) is not None
@@ -250,6 +261,9 @@ class Oracles:
         turn = self._turn(event.rid, "retraction")
         expect(not turn.is_waiting, "ending", f"rid {turn.rid} retracted while it waits")
         expect(event.output_len == len(turn.output), "exact", f"rid {turn.rid} keeps {event.output_len} ids")
+        # With two plans in flight the older turns may meanwhile need more than the next token's page.
+        is_hasty = turn.admitted_step == self._steps and self._config.in_flight_max == 1
+        expect(not is_hasty, "fair", f"rid {turn.rid} was admitted for step {self._steps} and retracted in the next")
         turn.is_waiting = True
         turn.retractions += 1
         self.marks["retraction"] += 1

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from engine.core.commands import AbortReason, FinishReason
 from engine.core.events import SlotState, TurnAdmitted
 from engine.core.ids import Rid, SessionId, TurnId
+from engine.core.sampling import Sampling
 
 
 class OracleFired(AssertionError):
@@ -33,6 +34,7 @@ class TurnRecord:
     prompt: list[int]
     max_tokens: int
     ignore_eos: bool
+    sampling: Sampling
     arrival: int
     digest: int
     """Of prompt and output: what the cold oracle knows."""
@@ -41,7 +43,12 @@ class TurnRecord:
     attempts: int = 0
     retractions: int = 0
     is_waiting: bool = True
+    has_sampled: bool = False
+    """Whether an id was told since its last admission: its whole prompt is computed then."""
+    admitted_step: int = 0
+    """The plan that it was admitted for."""
     overtaken: int = 0
+    """Later arrivals that were admitted since it last began to wait."""
     cut: tuple[FinishReason, int] | None = None
     """Set by CommitRequested: reason and output length that are to be committed."""
     is_kv_short: bool = False

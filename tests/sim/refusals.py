@@ -1,9 +1,12 @@
 """Which refusals a command must meet, told from the simulator's own records."""
 
+from math import isfinite
+
 from engine.core.commands import Open, Submit
 from engine.core.config import CoreConfig
 from engine.core.errors import RefusalReason
 from engine.core.ids import SessionId, count_ids, unpack_ids
+from engine.core.sampling import Sampling
 from tests.sim.records import SessionRecord, TurnRecord
 
 Expected = tuple[tuple[RefusalReason, ...], tuple[RefusalReason, ...]]
@@ -19,7 +22,7 @@ def expect_open(command: Open, config: CoreConfig, sessions: dict[SessionId, Ses
         reasons.append(RefusalReason.SESSION_LIMIT)
     if command.streaming and not config.streaming_sessions:
         reasons.append(RefusalReason.STREAMING_DISABLED)
-    if command.idle_timeout_s is not None and command.idle_timeout_s <= 0:
+    if command.idle_timeout_s is not None and not (isfinite(command.idle_timeout_s) and command.idle_timeout_s > 0):
         reasons.append(RefusalReason.IDLE_TIMEOUT_INVALID)
     return tuple(reasons), ()
 
@@ -59,7 +62,15 @@ def _input_reasons(command: Submit, config: CoreConfig) -> list[RefusalReason]:
         reasons.append(RefusalReason.TOKEN_OUT_OF_RANGE)
     if command.max_tokens is not None and command.max_tokens < 1:
         reasons.append(RefusalReason.MAX_TOKENS_INVALID)
+    if not _is_valid(command.sampling):
+        reasons.append(RefusalReason.SAMPLING_INVALID)
     return reasons
+
+
+def _is_valid(sampling: Sampling) -> bool:
+    is_seed = 0 <= sampling.seed < 2**63
+    is_top = sampling.top_k >= 0 and 0 < sampling.top_p <= 1
+    return is_seed and is_top and isfinite(sampling.temperature) and sampling.temperature >= 0
 
 
 def _streaming_reasons(command: Submit, session: SessionRecord) -> list[RefusalReason]:

@@ -15,8 +15,8 @@ from engine.core.ownership import Move
 from engine.core.plan import StepFailure, StepOutcome, StepPlan, StepResult
 from tests.kit.shadow_device import ShadowDevice
 from tests.sim.records import OracleFired
-from tests.sim.runner import run_seed
-from tests.sim.schedule import make_scenario
+from tests.sim.runner import find_failure, run_seed
+from tests.sim.schedule import Family, make_scenario
 from tests.sim.world import World
 
 SEEDS = range(40)
@@ -207,8 +207,10 @@ class FindsSomething(Core):
     ],
 )
 def test_oracle_when_defect_is_planted_then_fires(make_core: Callable[[CoreConfig], Core], oracles: set[str]) -> None:
-    fired = next((result.failure for seed in SEEDS if (result := run_seed(seed, make_core)).failure), None)
-    assert fired is not None, f"{len(SEEDS)} seeds are clean in spite of the defect"
+    failing = find_failure(SEEDS, make_core, Family.MIXED)
+    assert failing is not None, f"{len(SEEDS)} seeds are clean in spite of the defect"
+    fired = failing.failure
+    assert fired is not None
     assert fired.oracle in oracles, f"{fired}"
 
 

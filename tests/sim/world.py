@@ -18,7 +18,7 @@ from engine.core.commands import (
     Submit,
 )
 from engine.core.core import Core
-from engine.core.errors import InvariantViolation, Refusal
+from engine.core.errors import InvariantViolation, Refusal, RefusalReason
 from engine.core.events import CoreEvent, Draining, KvMoved
 from engine.core.ids import Rid, SessionId, TurnId, pack_ids
 from engine.core.ownership import Move, OwnerKind, PoolKind
@@ -26,7 +26,7 @@ from engine.core.plan import StepPlan
 from tests.kit.book import Book, BookError
 from tests.kit.shadow_device import ShadowDevice
 from tests.kit.shadow_model import ShadowModel
-from tests.sim.laws import check_all_free, check_fence, check_plan, check_state
+from tests.sim.laws import check_admissions, check_all_free, check_fence, check_plan, check_state
 from tests.sim.ops import (
     AbortOp,
     AckOp,
@@ -108,7 +108,9 @@ class World:
             case AmbushOp():
                 self._ambushes.append(operation)
             case FinishAtOp(turn, back, reason):
-                self._finish_at(self._rids.get(turn), back, reason)
+                self._finish_at(self._rids.get(turn, Rid(0)), back, reason)
+            case AckOp(_, fails) if not self.oracles.uncommitted():
+                self._acknowledge_early(fails=fails)
             case AckOp(count, fails):
                 self._acknowledge(count, fails=fails)
             case PlanOp():
@@ -164,6 +166,7 @@ class World:
             max_tokens=operation.max_tokens,
             ignore_eos=operation.ignore_eos,
             namespace=operation.namespace,
+            sampling=operation.sampling,
         )
         session = self.oracles.sessions.get(operation.session) if operation.session is not None else None
         expected = expect_submit(command, self._core.config, session, self.oracles.live())
@@ -171,6 +174,9 @@ class World:
         if self._attempt(command, expected):
             self._rids[operation.turn] = rid
             expect(rid in self.oracles.turns, "ending", f"rid {rid} was taken without TurnAccepted")
+            self.marks["sampled turn"] += not operation.sampling.is_greedy
+        elif session is None and RefusalReason.TURN_EXISTS in expected[0]:
+            self.marks["refused stateless turn id"] += 1
 
     def _abort(self, command: Abort) -> None:
         phase = next((turn.phase for turn in self._core.snapshot().turns if turn.rid == command.rid), "absent")
@@ -200,15 +206,27 @@ class World:
                     self._finish_at(caught.rid, 0, FinishReason.STOP)
             return
 
-    def _finish_at(self, rid: Rid | None, back: int, reason: FinishReason) -> None:
-        if rid is None:
+    def _finish_at(self, rid: Rid, back: int, reason: FinishReason) -> None:
+        turn = self.oracles.turns.get(rid)
+        if turn is None:
+            self._apply_in_vain(FinishAt(rid, back, reason))
             return
-        output_len = len(self.oracles.turns[rid].output) - back
-        if output_len < 1:
-            return
+        output_len = len(turn.output) - back
         self.oracles.finish_at(rid, output_len, reason)
+        if turn.finish_at is None:
+            self.marks["finish_at none"] += turn.is_live and output_len < 1
+            self.marks["finish_at too many"] += turn.is_live and back < 0
+            self._apply_in_vain(FinishAt(rid, output_len, reason))
+            return
         self._apply(FinishAt(rid, output_len, reason))
-        expect(self.oracles.turns[rid].finish_at is None, "ending", f"rid {rid}: FinishAt was not followed")
+        expect(turn.finish_at is None, "ending", f"rid {rid}: FinishAt was not followed")
+
+    def _acknowledge_early(self, *, fails: bool) -> None:
+        """For a turn that is not committing."""
+        turn = next(iter(self.oracles.running()), None)
+        rid = turn.rid if turn is not None else Rid(0)
+        self.marks["early ack"] += turn is not None
+        self._apply_in_vain(CommitFailed(rid) if fails else CommitAck(rid))
 
     def _acknowledge(self, count: int, *, fails: bool) -> None:
         for turn in self.oracles.uncommitted()[:count]:
@@ -221,8 +239,10 @@ class World:
 
     def _plan(self) -> None:
         num_in_flight = len(self.device.queued)
+        self.oracles.admitted.clear()
         with self._call("next_plan"):
             plan = self._core.next_plan(self._now)
+        check_admissions(plan, self.oracles)
         if plan is None:
             is_stuck = num_in_flight == 0 and self.oracles.running() and not self.oracles.uncommitted()
             expect(not is_stuck, "progress", "no plan, nothing in flight, and turns that want to run")
@@ -283,6 +303,12 @@ class World:
     def _apply(self, command: Command) -> None:
         with self._call(f"{type(command).__name__}"):
             self._core.apply(command, self._now)
+
+    def _apply_in_vain(self, command: Command) -> None:
+        """Applies a command that has nothing to do: nothing may be told of it."""
+        next_seq = self._next_seq
+        self._apply(command)
+        expect(self._next_seq == next_seq, "ending", f"{command} is to be ignored, and was not")
 
     @contextmanager
     def _call(self, what: str) -> Iterator[None]:

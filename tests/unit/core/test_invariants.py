@@ -1,13 +1,25 @@
 """Each law of the full check fires when its books are wrong, and only then."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from engine.core.events import SlotState
+from engine.core.ids import TOKEN_BYTES, Rid, TurnId
 from engine.core.invariants import CheckLevel, check_books
-from engine.core.ownership import FREE, Move, PoolKind
+from engine.core.ownership import CACHE, FREE, Move, PoolKind
+from engine.core.pools import Pools
 from engine.core.request import Phase, Request
+from engine.core.snapshot import PoolBooks
 from tests.kit.core_parts import CoreParts, make_parts
+
+
+class Miscounts(Pools):
+    """Tells of one free unit less than none."""
+
+    def books(self, pool: PoolKind, draining: int = 0) -> PoolBooks:
+        return replace(super().books(pool, draining), available=-1)
 
 
 def running_parts() -> tuple[CoreParts, Request]:
@@ -78,6 +90,50 @@ def leave_queue(parts: CoreParts, request: Request) -> None:
     parts.queues.running.remove(request)
 
 
+def claim_twice(parts: CoreParts, request: Request) -> None:
+    request.kv.pages.append(request.kv.pages[0])
+
+
+def donate_past_the_tree(parts: CoreParts, request: Request) -> None:
+    parts.pools.move(Move.DONATE, PoolKind.FULL, request.kv.pages, request.owner, CACHE)
+
+
+def orphan_node(parts: CoreParts, request: Request) -> None:
+    node = next(parts.tree.nodes())
+    assert node.parent is not None
+    node.parent.children[b"other"] = node
+    del node.parent.children[node.key[: parts.page_size * TOKEN_BYTES]]
+
+
+def overstate_protection(parts: CoreParts, request: Request) -> None:
+    request.kv.cache_protected_len = 4
+
+
+def overstate_allocation(parts: CoreParts, request: Request) -> None:
+    request.kv.kv_allocated_len = 99
+
+
+def slot_outgrows_history(parts: CoreParts, request: Request) -> None:
+    slot = parts.slots.slots()[0]
+    slot.state, slot.kv.kv_committed_len, slot.kv.kv_allocated_len = SlotState.HELD, 1, 2
+
+
+def empty_slot_holds(parts: CoreParts, request: Request) -> None:
+    parts.slots.slots()[0].kv.pages = [9]
+
+
+def dead_turn_has_the_lease(parts: CoreParts, request: Request) -> None:
+    parts.slots.slots()[0].session.live[TurnId("gone")] = Rid(99)
+
+
+def wait_with_pages(parts: CoreParts, request: Request) -> None:
+    parts.request(2, [1]).kv.pages = [9]
+
+
+def leave_waiting(parts: CoreParts, request: Request) -> None:
+    parts.queues.waiting.remove(parts.request(2, [1]))
+
+
 DEFECTS: list[tuple[Callable[[CoreParts, Request], None], str]] = [
     (drop_page, "holders"),
     (claim_page, "holders"),
@@ -91,6 +147,16 @@ DEFECTS: list[tuple[Callable[[CoreParts, Request], None], str]] = [
     (mark_idle, "tree"),
     (lend_to_nobody, "slot"),
     (leave_queue, "session"),
+    (claim_twice, "holders"),
+    (donate_past_the_tree, "census"),
+    (orphan_node, "tree"),
+    (overstate_protection, "holding"),
+    (overstate_allocation, "holding"),
+    (slot_outgrows_history, "slot"),
+    (empty_slot_holds, "slot"),
+    (dead_turn_has_the_lease, "session"),
+    (wait_with_pages, "session"),
+    (leave_waiting, "session"),
 ]
 
 
@@ -107,6 +173,15 @@ def test_check_when_a_defect_is_planted_then_its_law_fires(
     parts, request = running_parts()
     defect(parts, request)
     assert law in laws(parts)
+
+
+def test_check_when_counters_do_not_add_up_then_the_equation_says_so_and_names_the_negative_term() -> None:
+    parts = make_parts()
+    miscounting = Miscounts(pool_pages=17, num_rows=5, log=parts.log)
+    findings = check_books(replace(parts.books, pools=miscounting), CheckLevel.BUSY).findings
+    assert {finding.law for finding in findings} == {"equation"}
+    for said in ("is not 16", "below zero", "16 stacked"):
+        assert any(said in finding.message for finding in findings), said
 
 
 def test_busy_check_when_the_counters_part_from_the_stacks_then_the_equation_fires() -> None:

@@ -40,6 +40,17 @@ def test_release_after_when_the_plan_is_not_answered_then_pages_stay_with_their_
     assert pools.free(PoolKind.FULL) == 16
 
 
+def test_answered_when_a_later_plan_has_pages_too_then_only_those_of_the_answered_one_are_free() -> None:
+    pools = make_parts().pools
+    pools.grant(REQUEST, pages=2)
+    pools.release_after(StepNo(1), [1], REQUEST)
+    pools.release_after(StepNo(2), [2], REQUEST)
+    pools.answered(StepNo(1))
+    assert [drain.pages for drain in pools.draining] == [(2,)]
+    pools.answered(StepNo(2))
+    assert pools.free(PoolKind.FULL) == 16
+
+
 def test_release_after_when_the_plan_was_answered_then_pages_are_free_at_once() -> None:
     pools = make_parts().pools
     pools.grant(REQUEST, pages=2)

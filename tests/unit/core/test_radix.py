@@ -30,6 +30,27 @@ def hit(parts: CoreParts, ids: list[int], namespace: str = "") -> int:
     return match.num_pages * parts.page_size if match is not None else 0
 
 
+def test_donate_when_the_key_is_empty_then_there_is_nothing_to_lock() -> None:
+    parts = make_parts()
+    assert parts.tree.donate(Move.DONATE, OWNER, "", None, b"", []) == (None, [])
+    assert list(parts.tree.nodes()) == []
+
+
+def test_eviction_when_one_leaf_is_used_very_often_then_order_is_still_that_of_use() -> None:
+    """The heap holds many stale entries by then, and is rebuilt."""
+    parts = make_parts()
+    busy, _ = insert(parts, [1, 2, 3, 4])
+    parts.tree.unlock(busy, parts.tree.next_use())
+    idle, _ = insert(parts, [9, 9, 9, 9])
+    parts.tree.unlock(idle, parts.tree.next_use())
+    for _ in range(200):
+        match = parts.tree.probe("", pack_ids([1, 2, 3, 4]))
+        assert match is not None
+        parts.tree.unlock(parts.tree.lock(match), parts.tree.next_use())
+    assert parts.tree.evict(1) == 1
+    assert (hit(parts, [9, 9, 9, 9]), hit(parts, [1, 2, 3, 4])) == (0, 4)
+
+
 @pytest.mark.parametrize(("length", "found"), [(3, 0), (4, 4), (5, 4), (7, 4), (8, 8), (9, 8), (12, 8)])
 def test_probe_when_prompts_end_around_page_edges_then_whole_pages_match(length: int, found: int) -> None:
     parts = make_parts()

@@ -131,6 +131,29 @@ def test_abort_when_it_was_the_first_turn_then_the_slot_is_empty_and_all_is_recl
     assert parts.pools.free(PoolKind.ROWS) == 4
 
 
+@pytest.mark.parametrize(("pages", "rows"), [(17, 0), (0, 5), (17, 5)])
+def test_make_room_when_all_there_is_would_not_do_then_nothing_moves(pages: int, rows: int) -> None:
+    parts = make_parts()
+    commit(parts, run_turn(parts, parts.open_session(), 1, list(range(20))))
+    parts.events()
+    assert not parts.slots.make_room(pages, rows)
+    assert parts.events() == []
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["absorb", "discard"])
+def test_holding_when_it_is_no_slots_then_it_goes_to_the_cache_below(is_kept: bool) -> None:
+    parts = make_parts()
+    request = run_turn(parts, parts.open_session(), 1, list(range(10)))
+    stranger = parts.request(2, list(range(50, 58)))
+    admit(parts, stranger)
+    if is_kept:
+        parts.slots.absorb(Move.DONATE, stranger.owner, "", bytes(stranger.ids), stranger.kv, parts.tree.next_use())
+    else:
+        parts.slots.discard(stranger.owner, stranger.kv)
+    assert parts.pools.ledger.count(PoolKind.FULL, OwnerKind.CACHE) == (4 if is_kept else 2)
+    assert parts.pools.ledger.count(PoolKind.FULL, OwnerKind.REQUEST) == len(request.kv.pages)
+
+
 def test_make_room_when_pages_are_short_then_the_least_recently_used_session_is_demoted_first() -> None:
     parts = make_parts()
     first, second = parts.open_session("first"), parts.open_session("second")

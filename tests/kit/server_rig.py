@@ -1,0 +1,72 @@
+"""The whole server in this process, over the shadow executor and a tokenizer of bytes, with a client of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tokenizers import pre_tokenizers
+
+from services.client import Client, Turn, connect
+from services.config import ServeConfig
+from services.loading import LoadedModel, Progress
+from services.server import Announcer, Server
+from services.tokenization.chat import ChatTemplate
+from services.tokenization.tokenizer import Tokenizer, byte_level_encoders
+from services.tokenization.vocabulary import NORMAL, Vocabulary, byte_alphabet
+from tests.kit.shadow_executor import ShadowExecutor, shadow_capabilities
+
+CONFIG = ServeConfig(port=0, page_size=4, pool_tokens=252, rows=7, context_len=128, chunk_tokens=8, full_check_steps=1)
+
+
+def byte_tokenizer() -> Tokenizer:
+    """256 tokens, one a byte."""
+    alphabet = byte_alphabet()
+    vocabulary = Vocabulary([alphabet[byte] for byte in range(256)], [NORMAL] * 256)
+    return Tokenizer(vocabulary, byte_level_encoders(vocabulary, [], pre_tokenizers.ByteLevel(add_prefix_space=False)))
+
+
+@dataclass(slots=True)
+class ServerRig:
+    executor: ShadowExecutor
+    stop: asyncio.Event
+    run: asyncio.Task[int]
+    client: Client
+    target: str
+
+    async def collect(self, turn: Turn) -> list[int]:
+        return [token_id async for piece in turn for token_id in piece.token_ids]
+
+
+@dataclass(slots=True)
+class Lines:
+    """What the server announces."""
+
+    ready: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def hear(self, line: str) -> None:
+        if line.startswith("ready on "):
+            self.ready.set_result(line.removeprefix("ready on "))
+
+
+@asynccontextmanager
+async def running_server(
+    config: ServeConfig = CONFIG, build_template: Callable[[Tokenizer], ChatTemplate | None] = lambda _tokenizer: None
+) -> AsyncIterator[ServerRig]:
+    executor = ShadowExecutor(shadow_capabilities())
+    lines, stop = Lines(), asyncio.Event()
+
+    async def load(_config: ServeConfig, _progress: Progress) -> LoadedModel:
+        tokenizer = byte_tokenizer()
+        return LoadedModel(executor, tokenizer, build_template(tokenizer), ())
+
+    server = Server(config, Announcer(lines.hear, lambda _done, _what: None), load)
+    run = asyncio.create_task(server.run(stop))
+    try:
+        async with asyncio.timeout(60):
+            target = await lines.ready
+            async with connect(target) as client:
+                yield ServerRig(executor, stop, run, client, target)
+    finally:
+        stop.set()
+        await run

@@ -1,0 +1,216 @@
+"""Schedules as text, one command a line: the language of the transcripts, which a shrunk schedule is printed in too."""
+
+from dataclasses import fields
+
+from engine.core.commands import AbortReason, FinishReason
+from engine.core.config import CoreConfig
+from engine.core.ids import SessionId, TurnId
+from engine.core.sampling import GREEDY, Sampling
+from tests.kit.shadow_model import ShadowModel
+from tests.sim.ops import (
+    AbortOp,
+    AckOp,
+    AmbushOp,
+    AnswerOp,
+    Blow,
+    CloseOp,
+    ExpireOp,
+    FinishAtOp,
+    Op,
+    OpenOp,
+    PlanOp,
+    TurnOp,
+)
+from tests.sim.schedule import Scenario
+
+INDENT = "  "
+"""Before every line that is not a command: traces."""
+LIMITS = {
+    "page": "page_size",
+    "pool": "pool_pages",
+    "rows": "num_rows",
+    "context": "context_len",
+    "vocab": "vocab_size",
+    "chunk": "chunk_tokens",
+    "step": "step_tokens",
+    "running": "running_max",
+    "waiting": "waiting_max",
+    "in_flight": "in_flight_max",
+    "sessions": "sessions_max",
+    "nodes": "session_nodes_max",
+    "turns": "session_turns_max",
+}
+SWITCHES = ("streaming_sessions", "prefix_cache")
+DEFAULT_CONFIG = CoreConfig(page_size=4, pool_pages=32, num_rows=5, context_len=64, vocab_size=100)
+"""What a script has that says nothing else."""
+
+
+class ScriptError(Exception):
+    """The script itself makes no sense."""
+
+
+def parse_options(words: list[str]) -> dict[str, str]:
+    """`name=value` each."""
+    return dict(word.split("=", 1) for word in words)
+
+
+# Limits
+
+
+def parse_scenario(words: list[str], ops: tuple[Op, ...] = ()) -> Scenario:
+    """From the words behind `config`. Raises ScriptError for a name that there is not."""
+    options = parse_options(words)
+    limits = {field: int(options.pop(name)) for name, field in LIMITS.items() if name in options}
+    switches = {name: options.pop(name) != "off" for name in SWITCHES if name in options}
+    eos_ids = tuple(int(eos) for eos in options.pop("eos", "").split(",") if eos)
+    idle_timeout_s = float(options.pop("idle", DEFAULT_CONFIG.idle_timeout_s))
+    eos_percent = int(options.pop("eos_percent", "0"))
+    is_durable = options.pop("ack", "at_once") == "manual"
+    if options:
+        raise ScriptError(f"unknown in config: {', '.join(options)}")
+    defaults = {field.name: getattr(DEFAULT_CONFIG, field.name) for field in fields(CoreConfig)}
+    config = CoreConfig(**{**defaults, **limits, **switches, "eos_ids": eos_ids, "idle_timeout_s": idle_timeout_s})
+    model = ShadowModel(config.vocab_size, eos_ids[0] if eos_ids else None, eos_percent)
+    return Scenario(0, config, model, is_durable, ops)
+
+
+def render_config(scenario: Scenario) -> str:
+    """The `config` line: only what is not as usual."""
+    config = scenario.config
+    words = ["config"]
+    for name, field in LIMITS.items():
+        value = getattr(config, field)
+        words += [f"{name}={value}"] if value != getattr(DEFAULT_CONFIG, field) else []
+    words += [f"eos={','.join(map(str, config.eos_ids))}"] if config.eos_ids else []
+    words += [f"eos_percent={scenario.model.eos_percent}"] if scenario.model.eos_percent else []
+    words += [f"idle={config.idle_timeout_s}"] if config.idle_timeout_s != DEFAULT_CONFIG.idle_timeout_s else []
+    words += [f"{name}=off" for name in SWITCHES if not getattr(config, name)]
+    words += ["ack=manual"] if scenario.is_durable else []
+    return " ".join(words)
+
+
+# Commands
+
+
+def parse_ops(text: str) -> list[Op]:
+    """The operations of one line. Raises ScriptError when there is no such command."""
+    match text.split():
+        case ["open", session, kind, *more]:
+            options = parse_options(more)
+            idle_timeout_s = float(options["idle"]) if "idle" in options else None
+            return [OpenOp(SessionId(session), kind == "streaming", idle_timeout_s, options.get("namespace", ""))]
+        case ["turn", session, turn, *more]:
+            return [_parse_turn(session, turn, parse_options(more))]
+        case ["plan"]:
+            return [PlanOp()]
+        case ["answer" | "fail" as name]:
+            return [AnswerOp(fails=name == "fail")]
+        case ["step", *times]:
+            return [PlanOp(), AnswerOp(fails=False)] * int(times[0] if times else 1)
+        case ["abort", turn, *reason]:
+            return [AbortOp(TurnId(turn), AbortReason(reason[0]) if reason else AbortReason.CLIENT)]
+        case ["ambush", phase, blow]:
+            return [AmbushOp(phase, Blow(blow))]
+        case ["finish-at", turn, back, reason]:
+            return [FinishAtOp(TurnId(turn), int(back), FinishReason(reason))]
+        case ["ack" | "nack" as name, *count]:
+            return [AckOp(int(count[0] if count else 1), fails=name == "nack")]
+        case ["close", session]:
+            return [CloseOp(SessionId(session))]
+        case ["expire", after_s]:
+            return [ExpireOp(float(after_s))]
+        case _:
+            raise ScriptError(f"unknown: {text!r}")
+
+
+def _parse_turn(session: str, turn: str, options: dict[str, str]) -> TurnOp:
+    return TurnOp(
+        turn=TurnId(turn),
+        session=None if session == "-" else SessionId(session),
+        parent=TurnId(options["parent"]) if "parent" in options else None,
+        ids=_parse_ids(options["ids"]),
+        max_tokens=int(options["max"]) if "max" in options else None,
+        ignore_eos=options.get("ignore_eos") == "yes",
+        namespace=options.get("namespace", ""),
+        sampling=_parse_sampling(options["sampling"]) if "sampling" in options else GREEDY,
+    )
+
+
+def _parse_ids(text: str) -> tuple[int, ...]:
+    """`1,2,7..9` is 1 2 7 8 9."""
+    ids: list[int] = []
+    for part in text.split(",") if text else []:
+        first, _, last = part.partition("..")
+        ids.extend(range(int(first), int(last or first) + 1))
+    return tuple(ids)
+
+
+def _parse_sampling(text: str) -> Sampling:
+    temperature, top_k, top_p, seed = text.split(",")
+    return Sampling(float(temperature), int(top_k), float(top_p), int(seed))
+
+
+def render_op(operation: Op) -> str:
+    """The inverse of `parse_ops`."""
+    match operation:
+        case OpenOp(session, streaming, idle_timeout_s, namespace):
+            words = ["open", session, "streaming" if streaming else "ordinary"]
+            words += [f"idle={idle_timeout_s}"] if idle_timeout_s is not None else []
+            return " ".join(words + ([f"namespace={namespace}"] if namespace else []))
+        case TurnOp():
+            return _render_turn(operation)
+        case PlanOp():
+            return "plan"
+        case AnswerOp(fails):
+            return "fail" if fails else "answer"
+        case AbortOp(turn, reason):
+            return f"abort {turn} {reason}"
+        case AmbushOp(phase, blow):
+            return f"ambush {phase} {blow}"
+        case FinishAtOp(turn, back, reason):
+            return f"finish-at {turn} {back} {reason}"
+        case AckOp(count, fails):
+            return f"{'nack' if fails else 'ack'} {count}"
+        case CloseOp(session):
+            return f"close {session}"
+        case ExpireOp(after_s):
+            return f"expire {after_s}"
+
+
+def _render_turn(turn: TurnOp) -> str:
+    words = ["turn", turn.session or "-", turn.turn, f"ids={_render_ids(turn.ids)}"]
+    words += [f"parent={turn.parent}"] if turn.parent is not None else []
+    words += [f"max={turn.max_tokens}"] if turn.max_tokens is not None else []
+    words += ["ignore_eos=yes"] if turn.ignore_eos else []
+    words += [f"namespace={turn.namespace}"] if turn.namespace else []
+    if turn.sampling != GREEDY:
+        how = turn.sampling
+        words.append(f"sampling={how.temperature},{how.top_k},{how.top_p},{how.seed}")
+    return " ".join(words)
+
+
+def _render_ids(ids: tuple[int, ...]) -> str:
+    runs: list[tuple[int, int]] = []
+    for token_id in ids:
+        if runs and token_id == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], token_id)
+        else:
+            runs.append((token_id, token_id))
+    return ",".join(str(first) if first == last else f"{first}..{last}" for first, last in runs)
+
+
+# Whole scripts
+
+
+def render_script(scenario: Scenario) -> str:
+    """A script that `read_script` makes the same scenario of. `drain` at its end is what every seed ends with."""
+    return "\n".join((render_config(scenario), *(render_op(op) for op in scenario.ops), "drain")) + "\n"
+
+
+def read_script(text: str) -> Scenario:
+    """The scenario of a script. Comments, traces and expectations are left out. Raises ScriptError."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith((INDENT, "#", "expect-"))]
+    if not lines or not lines[0].startswith("config"):
+        raise ScriptError("a script begins with config")
+    commands = lines[1:-1] if lines[-1] == "drain" else lines[1:]
+    return parse_scenario(lines[0].split()[1:], tuple(op for line in commands for op in parse_ops(line)))
