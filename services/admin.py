@@ -1,15 +1,19 @@
 """`tenure.v1.Admin`: what an operator looks at."""
 
+from collections.abc import Mapping
+
 from grpc import aio
 
 from protos.v1 import admin_pb2, admin_pb2_grpc
 from services.backend import BackendCell
-from services.codec import encode_pools
+from services.codec import encode_model, encode_pools, encode_report
 
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):
-    def __init__(self, backend: BackendCell) -> None:
+    def __init__(self, backend: BackendCell, settings: Mapping[str, str]) -> None:
+        """`settings`: the configuration in force."""
         self._backend = backend
+        self._settings = dict(settings)
 
     async def PoolStats(  # noqa: N802 - the name in the proto
         self,
@@ -17,3 +21,29 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         context: aio.ServicerContext[admin_pb2.PoolStatsRequest, admin_pb2.PoolStatsResponse],
     ) -> admin_pb2.PoolStatsResponse:
         return encode_pools(await self._backend.require().engine.snapshot())
+
+    async def GetModel(  # noqa: N802 - the name in the proto
+        self,
+        request: admin_pb2.GetModelRequest,
+        context: aio.ServicerContext[admin_pb2.GetModelRequest, admin_pb2.GetModelResponse],
+    ) -> admin_pb2.GetModelResponse:
+        backend = self._backend.require()
+        engine = backend.engine
+        return encode_model(engine.capabilities, engine.context_len, await engine.snapshot(), backend.features)
+
+    async def Check(  # noqa: N802 - the name in the proto
+        self,
+        request: admin_pb2.CheckRequest,
+        context: aio.ServicerContext[admin_pb2.CheckRequest, admin_pb2.CheckResponse],
+    ) -> admin_pb2.CheckResponse:
+        engine = self._backend.require().engine
+        report = await engine.check()
+        return encode_report(report, (await engine.snapshot()).checks_run)
+
+    async def GetConfig(  # noqa: N802 - the name in the proto
+        self,
+        request: admin_pb2.GetConfigRequest,
+        context: aio.ServicerContext[admin_pb2.GetConfigRequest, admin_pb2.GetConfigResponse],
+    ) -> admin_pb2.GetConfigResponse:
+        settings = [admin_pb2.Setting(name=name, value=value) for name, value in self._settings.items()]
+        return admin_pb2.GetConfigResponse(settings=settings)

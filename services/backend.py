@@ -14,6 +14,8 @@ class Backend:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     """None for a model without a chat template."""
+    features: tuple[str, ...] = ()
+    """What the server can do, for programs."""
 
 
 class BackendCell:

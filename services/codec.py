@@ -5,11 +5,14 @@ from typing import assert_never
 
 from engine.core.commands import AbortReason, FinishReason
 from engine.core.events import SlotState, Usage
+from engine.core.ids import SessionId
+from engine.core.invariants import Report
 from engine.core.ownership import PoolKind
-from engine.core.snapshot import PoolBooks, Snapshot
+from engine.core.snapshot import PoolBooks, SessionState, Snapshot, TurnState
+from engine.executor.protocol import Capabilities
 from engine.runtime.handle import Delta, Finished, Started
 from protos.v1 import admin_pb2, generate_pb2, session_pb2, types_pb2
-from services.drafts import ChatDraft, IdsDraft, InputDraft, OpenDraft, TextDraft, TurnDraft
+from services.drafts import ChatDraft, IdsDraft, InputDraft, ListDraft, OpenDraft, ResumeDraft, TextDraft, TurnDraft
 from services.tokenization.chat import ChatMessage
 
 FINISH_REASONS: dict[FinishReason, types_pb2.FinishReason.ValueType] = {
@@ -20,6 +23,17 @@ FINISH_REASONS: dict[FinishReason, types_pb2.FinishReason.ValueType] = {
 POOL_KINDS: dict[PoolKind, admin_pb2.PoolKind.ValueType] = {
     PoolKind.FULL: admin_pb2.POOL_KIND_FULL,
     PoolKind.ROWS: admin_pb2.POOL_KIND_ROWS,
+}
+
+KV_STATES: dict[SlotState | None, session_pb2.KvState.ValueType] = {
+    None: session_pb2.KV_STATE_NONE,
+    SlotState.EMPTY: session_pb2.KV_STATE_NONE,
+    SlotState.RELEASED: session_pb2.KV_STATE_NONE,
+    SlotState.HELD: session_pb2.KV_STATE_HELD,
+    SlotState.LENT: session_pb2.KV_STATE_LENT,
+    SlotState.COMMITTING: session_pb2.KV_STATE_LENT,
+    SlotState.RETURNING: session_pb2.KV_STATE_LENT,
+    SlotState.DEMOTED: session_pb2.KV_STATE_DEMOTED,
 }
 
 _HOLDING_SLOTS = (SlotState.HELD, SlotState.LENT, SlotState.COMMITTING, SlotState.RETURNING)
@@ -43,7 +57,24 @@ def decode_turn(request: generate_pb2.GenerateRequest) -> TurnDraft:
         max_tokens=sampling.max_tokens if sampling.HasField("max_tokens") else None,
         temperature=sampling.temperature if sampling.HasField("temperature") else None,
         ignore_eos=sampling.ignore_eos,
+        top_k=sampling.top_k if sampling.HasField("top_k") else None,
+        top_p=sampling.top_p if sampling.HasField("top_p") else None,
+        seed=sampling.seed if sampling.HasField("seed") else None,
+        stop=tuple(sampling.stop),
     )
+
+
+def decode_resume(request: generate_pb2.ResumeRequest) -> ResumeDraft:
+    return ResumeDraft(
+        session_id=request.session_id if request.HasField("session_id") else None,
+        turn_id=request.turn_id,
+        from_token=request.from_token,
+        held_digest=request.held_ids_sha256 if request.HasField("held_ids_sha256") else None,
+    )
+
+
+def decode_list(request: session_pb2.ListRequest) -> ListDraft:
+    return ListDraft(request.page_size, request.page_token)
 
 
 def _decode_input(request: generate_pb2.GenerateRequest) -> InputDraft | None:
@@ -68,12 +99,16 @@ def encode_started(turn_id: str, session_id: str | None, started: Started) -> ge
             prompt_tokens=started.context_len,
             new_tokens=started.new_len,
             max_tokens=started.max_tokens,
+            seed=started.seed,
+            attempt=started.attempt,
         )
     )
 
 
-def encode_delta(delta: Delta) -> generate_pb2.GenerateResponse:
-    return generate_pb2.GenerateResponse(delta=generate_pb2.TokenDelta(token_ids=delta.token_ids, text=delta.text))
+def encode_delta(delta: Delta, attempt: int) -> generate_pb2.GenerateResponse:
+    return generate_pb2.GenerateResponse(
+        delta=generate_pb2.TokenDelta(token_ids=delta.token_ids, text=delta.text, start=delta.start, attempt=attempt)
+    )
 
 
 def encode_finished(finished: Finished) -> generate_pb2.GenerateResponse:
@@ -82,6 +117,7 @@ def encode_finished(finished: Finished) -> generate_pb2.GenerateResponse:
             finish_reason=_encode_outcome(finished.outcome),
             usage=_encode_usage(finished.usage),
             session_len=finished.history_len,
+            stop_string=finished.stop_string,
         )
     )
 
@@ -99,6 +135,43 @@ def _encode_usage(usage: Usage) -> types_pb2.Usage:
         completion_tokens=usage.output_len,
         retractions=usage.retractions,
     )
+
+
+def encode_sessions(sessions: Sequence[SessionState], turns: Sequence[TurnState]) -> list[session_pb2.SessionInfo]:
+    """`turns`: all live ones."""
+    live: dict[SessionId | None, list[str]] = {}
+    for turn in turns:
+        live.setdefault(turn.session_id, []).append(turn.turn_id)
+    return [
+        session_pb2.SessionInfo(
+            session_id=state.session_id,
+            streaming=state.streaming,
+            session_len=state.history_len if state.streaming else 0,
+            live_turn_ids=live.get(state.session_id, []),
+            kv_state=KV_STATES[state.slot],
+            kv_tokens=state.kv_committed_len,
+            kv_pages=state.pages,
+        )
+        for state in sessions
+    ]
+
+
+def encode_model(
+    capabilities: Capabilities, context_len: int, snapshot: Snapshot, features: Sequence[str]
+) -> admin_pb2.GetModelResponse:
+    return admin_pb2.GetModelResponse(
+        name=capabilities.name,
+        context_len=context_len,
+        vocab_size=capabilities.vocab_size,
+        page_size=snapshot.page_size,
+        pools=[admin_pb2.PoolSize(kind=POOL_KINDS[books.pool], total=books.total) for books in _shown(snapshot.pools)],
+        features=features,
+    )
+
+
+def encode_report(report: Report, checks_run: int) -> admin_pb2.CheckResponse:
+    findings = [admin_pb2.CheckFinding(law=finding.law, message=finding.message) for finding in report.findings]
+    return admin_pb2.CheckResponse(findings=findings, checks_run=checks_run)
 
 
 def encode_pools(snapshot: Snapshot) -> admin_pb2.PoolStatsResponse:

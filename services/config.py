@@ -22,7 +22,7 @@ class ServeConfig:
     """What `tenure serve` can be told. Raises ConfigError on a bad value. Defaults suit a laptop."""
 
     model: Path | None = None
-    """A GGUF file; None is the embedded model."""
+    """A GGUF file or a Hugging Face directory; None is the embedded model."""
     host: str = "127.0.0.1"
     port: int = 50051
     """0 takes any free port, and says which."""
@@ -41,6 +41,8 @@ class ServeConfig:
     streaming_sessions: bool = True
     prefix_cache: bool = True
     unread_tokens_max: int = 4096
+    detach_grace_s: float = 15.0
+    reflection: bool = True
     full_check_steps: int = 64
     drain_s: float = 0.0
 
@@ -56,10 +58,11 @@ class ServeConfig:
             )
         if not (math.isfinite(self.idle_timeout_s) and self.idle_timeout_s > 0):
             raise ConfigError("--idle-timeout-s", f"must be above 0, not {self.idle_timeout_s}")
-        if not (math.isfinite(self.drain_s) and self.drain_s >= 0):
-            raise ConfigError("--drain-s", f"must be at least 0, not {self.drain_s}")
-        if self.model is not None and not self.model.is_file():
-            raise ConfigError("--model", f"there is no file {self.model}")
+        for name in ("drain_s", "detach_grace_s"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ConfigError(to_flag(name), f"must be at least 0, not {getattr(self, name)}")
+        if self.model is not None and not self.model.exists():
+            raise ConfigError("--model", f"there is no file or directory {self.model}")
         if not is_loopback(self.host) and not self.insecure_bind:
             raise ConfigError(
                 "--host",
@@ -72,7 +75,16 @@ class ServeConfig:
         return join_address(self.host, self.port)
 
     def runtime(self) -> RuntimeConfig:
-        return RuntimeConfig(unread_ids_max=self.unread_tokens_max, full_check_steps=self.full_check_steps)
+        return RuntimeConfig(
+            unread_ids_max=self.unread_tokens_max,
+            full_check_steps=self.full_check_steps,
+            detach_grace_s=self.detach_grace_s,
+        )
+
+    def features(self, *, has_chat: bool) -> tuple[str, ...]:
+        """What a server of this configuration can do, for programs."""
+        choices = {"chat": has_chat, "streaming_sessions": self.streaming_sessions, "prefix_cache": self.prefix_cache}
+        return ("sampling", "stop_strings", "resume", *(name for name, is_on in choices.items() if is_on))
 
     def core(self, *, context_len: int, vocab_size: int, eos_ids: tuple[int, ...]) -> CoreConfig:
         """The core's limits for a model of this context, vocabulary and end-of-sequence ids."""

@@ -32,6 +32,27 @@ class TurnDraft:
     max_tokens: int | None
     temperature: float | None
     ignore_eos: bool
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The ids of a turn's new part."""
+
+    ids: list[int]
+    base_len: int | None = None
+    """Tokens of history that they were made for; None when they would be the same for any."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeDraft:
+    session_id: str | None
+    turn_id: str
+    from_token: int
+    held_digest: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +60,9 @@ class OpenDraft:
     session_id: str | None
     streaming: bool
     idle_timeout_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListDraft:
+    page_size: int
+    page_token: str

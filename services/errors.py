@@ -9,6 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from engine.core.commands import AbortReason
 from engine.core.errors import Refusal, RefusalReason
+from engine.runtime.handle import StreamReason, StreamRefusal
 from services.limits import LIMITS
 
 DOMAIN = "tenure"
@@ -22,7 +23,6 @@ class EdgeReason(StrEnum):
 
     FIELD_INVALID = "FIELD_INVALID"
     INPUT_MISSING = "INPUT_MISSING"
-    SAMPLING_UNSUPPORTED = "SAMPLING_UNSUPPORTED"
     CHAT_UNSUPPORTED = "CHAT_UNSUPPORTED"
     CHAT_INVALID = "CHAT_INVALID"
     SERVER_LOADING = "SERVER_LOADING"
@@ -114,15 +114,36 @@ ABORTS: dict[AbortReason, AbortRow] = {
 }
 """A turn that was accepted and then rolled back."""
 
+STREAMS: dict[StreamReason, Row] = {
+    StreamReason.TURN_UNKNOWN: Row(_Code.NOT_FOUND),
+    StreamReason.TURN_FORGOTTEN: Row(_Code.FAILED_PRECONDITION),
+    StreamReason.ATTEMPT_CHANGED: Row(_Code.ABORTED),
+    StreamReason.FROM_TOKEN_INVALID: Row(_Code.OUT_OF_RANGE),
+    StreamReason.HISTORY_MOVED: Row(_Code.ABORTED),
+    StreamReason.SLOW_READER: Row(_Code.RESOURCE_EXHAUSTED, retry_after_s=1.0),
+}
+"""A stream that can not be had, or not any longer; the turn itself may be well."""
+
 REQUEST_FIELDS: dict[str, str] = {
     "token_ids": "tokens.token_ids",
     "max_tokens": "sampling.max_tokens",
+    "temperature": "sampling.temperature",
+    "top_k": "sampling.top_k",
+    "top_p": "sampling.top_p",
+    "seed": "sampling.seed",
 }
 """The core's name of a field → the request's, where they differ."""
 
 
 def from_refusal(refusal: Refusal) -> Problem:
-    row = REFUSALS[refusal.reason]
+    return _from_row(REFUSALS[refusal.reason], refusal)
+
+
+def from_stream_refusal(refusal: StreamRefusal) -> Problem:
+    return _from_row(STREAMS[refusal.reason], refusal)
+
+
+def _from_row(row: Row, refusal: Refusal | StreamRefusal) -> Problem:
     facts = {"value": refusal.value, "limit": refusal.limit}
     return Problem(
         code=row.code,

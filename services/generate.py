@@ -1,4 +1,4 @@
-"""`tenure.v1.Generate`: one turn in, its tokens out; and its abort."""
+"""`tenure.v1.Generate`: one turn in, its tokens out; how to go on with it when the stream is lost; and its abort."""
 
 import secrets
 from collections.abc import AsyncGenerator
@@ -8,18 +8,25 @@ from grpc import aio
 
 from engine.core.commands import AbortReason
 from engine.core.ids import SessionId, TurnId
-from engine.runtime.handle import Delta, Finished, Started, TurnRequest
+from engine.core.sampling import SEED_MAX
+from engine.runtime.handle import Delta, Finished, Started, StreamReason, StreamRefusal, TurnStream
 from protos.v1 import generate_pb2, generate_pb2_grpc
 from services.backend import Backend, BackendCell
-from services.codec import decode_turn, encode_delta, encode_finished, encode_started
-from services.errors import CallError, from_abort, invalid_field
+from services.codec import decode_resume, decode_turn, encode_delta, encode_finished, encode_started
+from services.content import digest_content
+from services.drafts import InputDraft, TurnDraft
+from services.errors import CallError, from_abort
 from services.limits import LIMITS
 from services.prompts import build_prompt
 from services.trace_context import read_trace_id
-from services.validation import check_name, validate, validate_turn
+from services.validation import check_name, require_name, validate, validate_resume, validate_turn
+
+RENDERINGS_MAX = 4
+"""How often a chat turn is rendered anew because its session moved on meanwhile."""
 
 _Responses = AsyncGenerator[generate_pb2.GenerateResponse, None]
 _Context = aio.ServicerContext[generate_pb2.GenerateRequest, generate_pb2.GenerateResponse]
+_ResumeContext = aio.ServicerContext[generate_pb2.ResumeRequest, generate_pb2.GenerateResponse]
 
 
 class GenerateServicer(generate_pb2_grpc.GenerateServicer):
@@ -28,43 +35,82 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
 
     async def Generate(self, request: generate_pb2.GenerateRequest, context: _Context) -> _Responses:  # noqa: N802 - the name in the proto
         backend = self._backend.require()
-        turn = await _build_turn(backend, request, _deadline_s(context), read_trace_id(context.invocation_metadata()))
-        async with aclosing(await backend.engine.submit(turn)) as events:
-            async for event in events:
-                match event:
-                    case Started():
-                        yield encode_started(turn.turn_id, turn.session_id, event)
-                    case Delta():
-                        yield encode_delta(event)
-                    case Finished():
-                        yield encode_finished(event)
-                        if isinstance(event.outcome, AbortReason):
-                            raise CallError(from_abort(event.outcome, event.detail))
+        draft = decode_turn(request)
+        given = validate_turn(draft)
+        trace_id = read_trace_id(context.invocation_metadata())
+        turn_id = draft.turn_id or secrets.token_hex(8)
+        events = await _open_stream(
+            backend, draft, given, turn_id=turn_id, deadline_s=_deadline_s(context), trace_id=trace_id
+        )
+        async with aclosing(_tell(turn_id, draft.session_id, events)) as messages:
+            async for message in messages:
+                yield message
+
+    async def Resume(self, request: generate_pb2.ResumeRequest, context: _ResumeContext) -> _Responses:  # noqa: N802 - the name in the proto
+        backend = self._backend.require()
+        draft = decode_resume(request)
+        validate_resume(draft)
+        session_id = None if draft.session_id is None else SessionId(draft.session_id)
+        events = await backend.engine.resume(session_id, TurnId(draft.turn_id), draft.from_token, draft.held_digest)
+        async with aclosing(_tell(draft.turn_id, draft.session_id, events)) as messages:
+            async for message in messages:
+                yield message
 
     async def Abort(  # noqa: N802 - the name in the proto
         self,
         request: generate_pb2.AbortRequest,
         context: aio.ServicerContext[generate_pb2.AbortRequest, generate_pb2.AbortResponse],
     ) -> generate_pb2.AbortResponse:
-        if not request.turn_id:
-            raise invalid_field("turn_id", "is empty: which turn?")
+        require_name("turn_id", request.turn_id, "which turn?")
         session_id = request.session_id if request.HasField("session_id") else None
         check_name("session_id", session_id)
-        check_name("turn_id", request.turn_id)
         await self._backend.require().engine.abort(
             None if session_id is None else SessionId(session_id), TurnId(request.turn_id)
         )
         return generate_pb2.AbortResponse()
 
 
-async def _build_turn(
-    backend: Backend, request: generate_pb2.GenerateRequest, deadline_s: float | None, trace_id: str
-) -> TurnRequest:
-    draft = decode_turn(request)
-    given = validate_turn(draft)
-    input_ids = await build_prompt(backend, draft, given)
-    turn_id = draft.turn_id or secrets.token_hex(8)
-    return validate(draft, input_ids, turn_id=turn_id, deadline_s=deadline_s, trace_id=trace_id)
+async def _open_stream(
+    backend: Backend, draft: TurnDraft, given: InputDraft, *, turn_id: str, deadline_s: float | None, trace_id: str
+) -> TurnStream:
+    """The turn's events: of a new turn, or of the one that the client named before."""
+    content = b""
+    if draft.turn_id is not None:
+        # Before the input is made: what a repeated turn once followed may not be the end of its session any more.
+        content = digest_content(draft)
+        session_id = None if draft.session_id is None else SessionId(draft.session_id)
+        attached = await backend.engine.attach(session_id, TurnId(turn_id), content)
+        if attached is not None:
+            return attached
+    seed = secrets.randbelow(SEED_MAX + 1)
+    for renderings_left in reversed(range(RENDERINGS_MAX)):
+        prompt = await build_prompt(backend, draft, given)
+        turn = validate(
+            draft, prompt, turn_id=turn_id, seed=seed, deadline_s=deadline_s, trace_id=trace_id, content=content
+        )
+        try:
+            return await backend.engine.submit(turn)
+        except StreamRefusal as refusal:
+            if refusal.reason is not StreamReason.HISTORY_MOVED or not renderings_left:
+                raise
+    raise AssertionError("the last rendering was submitted or raised")
+
+
+async def _tell(turn_id: str, session_id: str | None, events: TurnStream) -> _Responses:
+    """Events as messages. Raises CallError behind the end of a turn that was aborted."""
+    attempt = 0
+    async with aclosing(events):
+        async for event in events:
+            match event:
+                case Started():
+                    attempt = event.attempt
+                    yield encode_started(turn_id, session_id, event)
+                case Delta():
+                    yield encode_delta(event, attempt)
+                case Finished():
+                    yield encode_finished(event)
+                    if isinstance(event.outcome, AbortReason):
+                        raise CallError(from_abort(event.outcome, event.detail))
 
 
 def _deadline_s(context: _Context) -> float | None:

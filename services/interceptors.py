@@ -10,8 +10,8 @@ import grpc
 from grpc import aio
 
 from engine.core.errors import Refusal
-from engine.runtime.handle import EngineClosed, EngineFailed
-from services.errors import DETAILS_KEY, CallError, EdgeReason, Problem, from_refusal, to_status
+from engine.runtime.handle import EngineClosed, EngineFailed, StreamRefusal
+from services.errors import DETAILS_KEY, CallError, EdgeReason, Problem, from_refusal, from_stream_refusal, to_status
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ async def _guard(call: Awaitable[_Answer], context: aio.ServicerContext[_Request
     """Awaits `call`; whatever it raises becomes the call's status."""
     try:
         return await call
-    except Exception as error:  # one of the two allowed: whatever broke, the client gets a status and we get a line
+    except Exception as error:  # one of the three allowed: whatever broke, the client gets a status and we get a line
         problem = _to_problem(error, method)
     return await _abort(context, problem)
 
@@ -91,6 +91,8 @@ def _to_problem(error: Exception, method: str) -> Problem:
             return error.problem
         case Refusal():
             return from_refusal(error)
+        case StreamRefusal():
+            return from_stream_refusal(error)
         case EngineFailed():
             return _incident(error, method, EdgeReason.ENGINE_FAILED)
         case EngineClosed():

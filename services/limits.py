@@ -21,6 +21,9 @@ class EdgeLimits:
     ping_interval_s: int = 20
     """How often our client, and our server, ask whether the other side is still there."""
     ping_timeout_s: int = 10
+    reconnect_ms: int = 100
+    """How long our client waits before it connects again; longer each time."""
+    reconnect_max_ms: int = 1000
     ping_allowed_s: int = 10
     """Clients that ping more often than this are cut off."""
     name_chars_max: int = 128
@@ -29,6 +32,13 @@ class EdgeLimits:
     """Of the text, or of all chat messages, of a turn."""
     messages_max: int = 1024
     """Chat messages of a turn."""
+    stops_max: int = 16
+    """Stop strings of a turn."""
+    stop_chars_max: int = 256
+    """Of one stop string."""
+    list_page_default: int = 100
+    list_page_max: int = 1000
+    """Sessions of one page of a list."""
     error_chars_max: int = 512
     """Texts in an error are cut here, well under the limit of metadata."""
     deadline_margin_s: float = 0.05
@@ -51,7 +61,12 @@ def server_options(limits: EdgeLimits = LIMITS) -> ChannelOptions:
 
 def client_options(limits: EdgeLimits = LIMITS) -> ChannelOptions:
     """gRPC options of our client: never more pings than the server allows."""
-    return _shared_options(limits)
+    return (
+        *_shared_options(limits),
+        ("grpc.initial_reconnect_backoff_ms", limits.reconnect_ms),
+        ("grpc.min_reconnect_backoff_ms", limits.reconnect_max_ms),
+        ("grpc.max_reconnect_backoff_ms", limits.reconnect_max_ms),
+    )
 
 
 def _shared_options(limits: EdgeLimits) -> ChannelOptions:

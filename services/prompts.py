@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from engine.core.ids import TOKEN_BYTES, SessionId, TurnId, unpack_ids
+from engine.core.ids import TOKEN_BYTES, SessionId, TurnId, count_ids, unpack_ids
 from services.backend import Backend
-from services.drafts import ChatDraft, IdsDraft, InputDraft, TextDraft, TurnDraft
+from services.drafts import ChatDraft, IdsDraft, InputDraft, Prompt, TextDraft, TurnDraft
 from services.errors import EdgeReason, invalid_field
 from services.tokenization.chat import ChatMessage, ChatTemplate, ChatTemplateError
 
@@ -13,36 +13,47 @@ _INLINE_CHARS_MAX = 4096
 """Texts up to here are tokenized in about a millisecond; longer ones leave the loop to others meanwhile."""
 
 
-async def build_prompt(backend: Backend, draft: TurnDraft, given: InputDraft) -> list[int]:
+async def build_prompt(backend: Backend, draft: TurnDraft, given: InputDraft) -> Prompt:
     """The ids of the new part of the turn. Raises CallError, or Refusal for an unknown session or parent."""
     match given:
         case IdsDraft():
-            return list(given.token_ids)
+            return Prompt(list(given.token_ids))
         case TextDraft():
-            return await _off_loop(lambda: backend.tokenizer.encode_text(given.text), len(given.text))
+            return await _build_text(backend, draft, given.text)
         case ChatDraft():
             return await _build_chat(backend, draft, given.messages)
 
 
-async def _build_chat(backend: Backend, draft: TurnDraft, messages: tuple[ChatMessage, ...]) -> list[int]:
+async def _build_text(backend: Backend, draft: TurnDraft, text: str) -> Prompt:
+    """Text as it is; where nothing is before it, behind the beginning-of-sequence ids that the model wants there."""
+    history = await _history(backend, draft)
+    tokenizer = backend.tokenizer
+    prefix_ids = () if history else tokenizer.prompt_prefix_ids
+    is_continued = bool(history or prefix_ids)
+    ids = await _off_loop(lambda: tokenizer.encode_text(text, is_continued=is_continued), len(text))
+    return Prompt([*prefix_ids, *ids], count_ids(history))
+
+
+async def _build_chat(backend: Backend, draft: TurnDraft, messages: tuple[ChatMessage, ...]) -> Prompt:
     if backend.template is None:
         raise invalid_field("chat", "this model has no chat template", reason=EdgeReason.CHAT_UNSUPPORTED)
     template = backend.template
-    tail_id = await _history_tail(backend, draft)
+    history = await _history(backend, draft)
+    tail_id = unpack_ids(history[-TOKEN_BYTES:])[0] if history else None
     num_chars = sum(len(message.content) for message in messages)
     try:
-        return await _off_loop(lambda: _render(template, messages, tail_id), num_chars)
+        ids = await _off_loop(lambda: _render(template, messages, tail_id), num_chars)
     except ChatTemplateError as error:
         raise invalid_field("chat.messages", str(error), reason=EdgeReason.CHAT_INVALID) from error
+    return Prompt(ids, count_ids(history))
 
 
-async def _history_tail(backend: Backend, draft: TurnDraft) -> int | None:
-    """Last id of what the turn continues; None when it begins a conversation."""
+async def _history(backend: Backend, draft: TurnDraft) -> bytes:
+    """What the turn continues; empty when it begins a conversation."""
     if draft.session_id is None:
-        return None
+        return b""
     parent = None if draft.parent is None else TurnId(draft.parent)
-    history = await backend.engine.history(SessionId(draft.session_id), parent)
-    return unpack_ids(history[-TOKEN_BYTES:])[0] if history else None
+    return await backend.engine.history(SessionId(draft.session_id), parent)
 
 
 def _render(template: ChatTemplate, messages: tuple[ChatMessage, ...], tail_id: int | None) -> list[int]:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from grpc import aio
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
 
 from engine.core.core import Core
 from engine.runtime.engine import LocalEngine
@@ -25,6 +27,9 @@ from services.session import SessionServicer
 from telemetry.log_sink import LogSink
 
 _log = logging.getLogger(__name__)
+
+SERVICES = ("tenure.v1.Session", "tenure.v1.Generate", "tenure.v1.Admin", health.SERVICE_NAME)
+"""What reflection tells of, beside itself."""
 
 _STREAM_GRACE_S = 0.5
 """How long calls may take to send their last message, once all turns have ended."""
@@ -106,7 +111,8 @@ class Server:
         self._engine = engine
         self._announcer.line(f"warming up {loaded.executor.capabilities.name}")
         await engine.start()
-        self._cell.fill(Backend(engine, loaded.tokenizer, loaded.template))
+        features = self._config.features(has_chat=loaded.template is not None)
+        self._cell.fill(Backend(engine, loaded.tokenizer, loaded.template, features))
         return engine
 
     def _build_engine(self, loaded: LoadedModel) -> LocalEngine:
@@ -152,5 +158,8 @@ class Server:
     def _add_servicers(self) -> None:
         session_pb2_grpc.add_SessionServicer_to_server(SessionServicer(self._cell), self._api)
         generate_pb2_grpc.add_GenerateServicer_to_server(GenerateServicer(self._cell), self._api)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminServicer(self._cell), self._api)
+        admin = AdminServicer(self._cell, self._config.effective())
+        admin_pb2_grpc.add_AdminServicer_to_server(admin, self._api)
         self._health.add_to(self._api)
+        if self._config.reflection:
+            reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME), self._api)

@@ -1,15 +1,16 @@
-"""`tenure.v1.Session`: opens and closes sessions."""
+"""`tenure.v1.Session`: opens, shows and closes sessions."""
 
 import secrets
 
 from grpc import aio
 
+from engine.core.errors import Refusal, RefusalReason
 from engine.core.ids import SessionId
 from protos.v1 import session_pb2, session_pb2_grpc
 from services.backend import BackendCell
-from services.codec import decode_open
-from services.errors import invalid_field
-from services.validation import check_name, validate_open
+from services.codec import decode_list, decode_open, encode_sessions
+from services.listing import list_page
+from services.validation import require_name, validate_list, validate_open
 
 
 class SessionServicer(session_pb2_grpc.SessionServicer):
@@ -33,8 +34,31 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         request: session_pb2.CloseRequest,
         context: aio.ServicerContext[session_pb2.CloseRequest, session_pb2.CloseResponse],
     ) -> session_pb2.CloseResponse:
-        if not request.session_id:
-            raise invalid_field("session_id", "is empty: which session?")
-        check_name("session_id", request.session_id)
+        require_name("session_id", request.session_id, "which session?")
         await self._backend.require().engine.close_session(SessionId(request.session_id))
         return session_pb2.CloseResponse()
+
+    async def Get(  # noqa: N802 - the name in the proto
+        self,
+        request: session_pb2.GetRequest,
+        context: aio.ServicerContext[session_pb2.GetRequest, session_pb2.GetResponse],
+    ) -> session_pb2.GetResponse:
+        require_name("session_id", request.session_id, "which session?")
+        snapshot = await self._backend.require().engine.snapshot()
+        found = tuple(state for state in snapshot.sessions if state.session_id == request.session_id)
+        if not found:
+            name = request.session_id
+            message = f"there is no open session {name!r}"
+            raise Refusal(RefusalReason.SESSION_UNKNOWN, message, field="session_id", value=name)
+        return session_pb2.GetResponse(session=encode_sessions(found, snapshot.turns)[0])
+
+    async def List(  # noqa: N802 - the name in the proto
+        self,
+        request: session_pb2.ListRequest,
+        context: aio.ServicerContext[session_pb2.ListRequest, session_pb2.ListResponse],
+    ) -> session_pb2.ListResponse:
+        draft = decode_list(request)
+        page_size = validate_list(draft)
+        snapshot = await self._backend.require().engine.snapshot()
+        page, token = list_page(snapshot.sessions, page_size, draft.page_token)
+        return session_pb2.ListResponse(sessions=encode_sessions(page, snapshot.turns), next_page_token=token)

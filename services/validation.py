@@ -7,10 +7,23 @@ the same kind of reason.
 import math
 
 from engine.core.ids import SessionId, TurnId, pack_ids
+from engine.core.sampling import SEED_MAX, Sampling
 from engine.runtime.handle import TurnRequest
-from services.drafts import ChatDraft, IdsDraft, InputDraft, OpenDraft, TextDraft, TurnDraft
+from services.drafts import (
+    ChatDraft,
+    IdsDraft,
+    InputDraft,
+    ListDraft,
+    OpenDraft,
+    Prompt,
+    ResumeDraft,
+    TextDraft,
+    TurnDraft,
+)
 from services.errors import EdgeReason, invalid_field
 from services.limits import LIMITS, EdgeLimits
+
+_SHA256_BYTES = 32
 
 
 def validate_open(draft: OpenDraft) -> None:
@@ -26,32 +39,77 @@ def validate_turn(draft: TurnDraft, limits: EdgeLimits = LIMITS) -> InputDraft:
     check_name("session_id", draft.session_id)
     check_name("turn_id", draft.turn_id)
     check_name("parent_turn_id", draft.parent)
-    _check_sampling(draft)
+    _check_sampling(draft, limits)
     if draft.input is None:
         raise invalid_field("input", "one of text, tokens and chat must be set", reason=EdgeReason.INPUT_MISSING)
     _check_input(draft.input, limits)
     return draft.input
 
 
+def validate_resume(draft: ResumeDraft) -> None:
+    """Raises CallError, INVALID_ARGUMENT, with field, value and limit."""
+    check_name("session_id", draft.session_id)
+    require_name("turn_id", draft.turn_id, "which turn?")
+    if draft.from_token < 0:
+        raise invalid_field("from_token", "must be at least 0", value=draft.from_token, limit=0)
+    if draft.held_digest is not None and len(draft.held_digest) != _SHA256_BYTES:
+        size = len(draft.held_digest)
+        raise invalid_field("held_ids_sha256", f"must be {_SHA256_BYTES} bytes", value=size, limit=_SHA256_BYTES)
+
+
+def validate_list(draft: ListDraft, limits: EdgeLimits = LIMITS) -> int:
+    """The size of the page. Raises CallError, INVALID_ARGUMENT, with field, value and limit."""
+    size, size_max = draft.page_size, limits.list_page_max
+    if not 0 <= size <= size_max:
+        raise invalid_field(
+            "page_size", f"must be from 1 to {size_max}, or 0 for the default", value=size, limit=size_max
+        )
+    return size or limits.list_page_default
+
+
 def validate(
-    draft: TurnDraft, input_ids: list[int], *, turn_id: str, deadline_s: float | None, trace_id: str = ""
+    draft: TurnDraft,
+    prompt: Prompt,
+    *,
+    turn_id: str,
+    seed: int,
+    deadline_s: float | None,
+    trace_id: str = "",
+    content: bytes = b"",
 ) -> TurnRequest:
     """The immutable request, from a draft that passed `validate_turn` and the ids of its input.
 
+    `seed` is what to take when the draft has none. `content`: of a turn that the client named, see `TurnRequest`.
     Raises CallError when there are no ids, or when one can not be a token id anywhere.
     """
-    if not input_ids:
+    if not prompt.ids:
         raise invalid_field("input", "is empty: there is nothing to answer", reason=EdgeReason.INPUT_MISSING)
     return TurnRequest(
         turn_id=TurnId(turn_id),
-        input_ids=pack_ids(input_ids),
+        input_ids=pack_ids(prompt.ids),
         session_id=None if draft.session_id is None else SessionId(draft.session_id),
         parent=None if draft.parent is None else TurnId(draft.parent),
         max_tokens=draft.max_tokens,
         ignore_eos=draft.ignore_eos,
+        sampling=Sampling(
+            temperature=draft.temperature or 0.0,
+            top_k=draft.top_k or 0,
+            top_p=1.0 if draft.top_p is None else draft.top_p,
+            seed=seed if draft.seed is None else draft.seed,
+        ),
+        stop_strings=draft.stop,
+        content=content,
+        base_len=prompt.base_len,
         deadline_s=deadline_s,
         trace_id=trace_id,
     )
+
+
+def require_name(field_name: str, name: str, question: str) -> None:
+    """As `check_name`, for a name that has to be given."""
+    if not name:
+        raise invalid_field(field_name, f"is empty: {question}")
+    check_name(field_name, name)
 
 
 def check_name(field_name: str, name: str | None, limits: EdgeLimits = LIMITS) -> None:
@@ -71,22 +129,33 @@ def check_name(field_name: str, name: str | None, limits: EdgeLimits = LIMITS) -
         raise invalid_field(field_name, "has characters that can not be printed")
 
 
-def _check_sampling(draft: TurnDraft) -> None:
+def _check_sampling(draft: TurnDraft, limits: EdgeLimits) -> None:
     if draft.max_tokens is not None and draft.max_tokens < 1:
         raise invalid_field(
             "sampling.max_tokens", "must be at least 1; leave it out for all that fits", value=draft.max_tokens, limit=1
         )
-    if draft.temperature is None or draft.temperature == 0:
-        return
-    if not math.isfinite(draft.temperature) or draft.temperature < 0:
-        raise invalid_field("sampling.temperature", "must be a finite number, at least 0", value=draft.temperature)
-    raise invalid_field(
-        "sampling.temperature",
-        "only greedy decoding exists yet: leave it out, or set it to 0",
-        reason=EdgeReason.SAMPLING_UNSUPPORTED,
-        value=draft.temperature,
-        limit=0,
-    )
+    temperature, top_k, top_p, seed = draft.temperature, draft.top_k, draft.top_p, draft.seed
+    if temperature is not None and not (math.isfinite(temperature) and temperature >= 0):
+        raise invalid_field("sampling.temperature", "must be a finite number, at least 0", value=temperature, limit=0)
+    if top_k is not None and top_k < 0:
+        raise invalid_field("sampling.top_k", "must be at least 0; 0 is all tokens", value=top_k, limit=0)
+    # Written so that NaN fails it.
+    if top_p is not None and not 0 < top_p <= 1:
+        raise invalid_field("sampling.top_p", "must be above 0 and at most 1", value=top_p, limit=1)
+    if seed is not None and not 0 <= seed <= SEED_MAX:
+        raise invalid_field("sampling.seed", f"must be from 0 to {SEED_MAX}", value=seed, limit=SEED_MAX)
+    _check_stops(draft.stop, limits)
+
+
+def _check_stops(stops: tuple[str, ...], limits: EdgeLimits) -> None:
+    name, chars_max = "sampling.stop", limits.stop_chars_max
+    if len(stops) > limits.stops_max:
+        raise invalid_field(name, f"has more than {limits.stops_max} texts", value=len(stops), limit=limits.stops_max)
+    for stop in stops:
+        if not stop:
+            raise invalid_field(name, "has an empty text, which would end every answer at once", value=0, limit=1)
+        if len(stop) > chars_max:
+            raise invalid_field(name, f"has a text of over {chars_max} characters", value=len(stop), limit=chars_max)
 
 
 def _check_input(given: InputDraft, limits: EdgeLimits) -> None:

@@ -4,23 +4,26 @@ import asyncio
 import gc
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.core.commands import AbortReason, Close, Open, Submit
 from engine.core.core import Core
-from engine.core.errors import Refusal
+from engine.core.errors import Refusal, RefusalReason
 from engine.core.events import EventSink
-from engine.core.ids import Rid, SessionId, TurnId, pack_ids
+from engine.core.ids import Rid, SessionId, TurnId, pack_ids, unpack_ids
+from engine.core.invariants import CheckLevel, Report
 from engine.core.snapshot import Snapshot
 from engine.executor.protocol import Capabilities, Executor
 from engine.runtime.clock import Clock, MonotonicClock
 from engine.runtime.config import RuntimeConfig
-from engine.runtime.detokenizer import Detokenizer, TokenBytes
-from engine.runtime.handle import EngineClosed, EngineFailed, Finished, TurnRequest
+from engine.runtime.detokenizer import TokenBytes
+from engine.runtime.handle import EngineClosed, EngineFailed, Finished, StreamReason, StreamRefusal, TurnRequest
 from engine.runtime.inbox import Inbox
 from engine.runtime.lifecycle import EngineState, Lifecycle
 from engine.runtime.loop import EngineLoop
-from engine.runtime.streams import LiveStream
+from engine.runtime.output import TurnOutput
+from engine.runtime.records import TurnRecord, TurnRecords, forgotten
+from engine.runtime.streams import LiveStream, TurnFeed
 from engine.runtime.turns import LiveTurns
 
 _log = logging.getLogger(__name__)
@@ -54,12 +57,14 @@ class LocalEngine:
         self._config = config or RuntimeConfig()
         self._lifecycle = lifecycle or Lifecycle()
         self._inbox = Inbox(self._config.inbox_max)
-        self._turns = LiveTurns()
+        self._turns = LiveTurns(self._inbox.post_abort, self._config.detach_grace_s)
+        self._records = TurnRecords(self._config)
         self._loop = EngineLoop(
             core,
             executor,
             self._inbox,
             self._turns,
+            self._records,
             sinks=sinks,
             clock=clock or MonotonicClock(),
             config=self._config,
@@ -70,6 +75,10 @@ class LocalEngine:
     @property
     def capabilities(self) -> Capabilities:
         return self._executor.capabilities
+
+    @property
+    def context_len(self) -> int:
+        return self._core.config.context_len
 
     @property
     def state(self) -> EngineState:
@@ -134,36 +143,79 @@ class LocalEngine:
 
     async def submit(self, turn: TurnRequest) -> LiveStream:
         self._require_accepting()
-        rid = Rid(next(self._rids))
-        stream = LiveStream(
-            Detokenizer(self._vocabulary),
-            self._config.unread_ids_max,
-            on_leave=lambda: self._inbox.post_abort(rid, AbortReason.DISCONNECT),
-        )
-        self._turns.add(rid, turn.turn_id, turn.session_id, stream)
+        if turn.content:
+            attached = await self.attach(turn.session_id, turn.turn_id, turn.content)
+            if attached is not None:
+                return attached
+        # Nothing is awaited from here until the turn is among the live ones: a second one of its name finds it there.
+        return await self._begin(Rid(next(self._rids)), turn)
+
+    async def _begin(self, rid: Rid, turn: TurnRequest) -> LiveStream:
+        feed = self._new_feed(turn.stop_strings, lambda: self._turns.detach(rid))
+        self._turns.add(rid, turn, self._records.next_attempt(turn.session_id, turn.turn_id), feed)
+        stream = feed.open()
         try:
-            await self._inbox.send(_to_submit(rid, turn))
+            await self._inbox.send(_to_submit(rid, turn), turn.base_len)
         except asyncio.CancelledError:
             await stream.aclose()  # it may have been accepted already, and nobody is left to read it
             raise
-        except (Refusal, EngineClosed):
-            self._turns.discard(rid)
-            raise
+        except (Refusal, StreamRefusal, EngineClosed) as failure:
+            self._turns.refuse(rid, failure)
+            raise _name_forgotten(failure, turn) from None
         if turn.deadline_s is not None:
-            self._turns.arm_deadline(rid, turn.deadline_s, lambda: self._inbox.post_abort(rid, AbortReason.DEADLINE))
+            self._turns.arm_deadline(rid, turn.deadline_s)
         return stream
 
+    async def attach(self, session_id: SessionId | None, turn_id: TurnId, content: bytes) -> LiveStream | None:
+        while (live := self._turns.find(session_id, turn_id)) is not None and live.is_ending:
+            await self._turns.wait_ended((live,))
+        if live is not None:
+            _require_content(turn_id, live.request.content, content)
+            return self._turns.attach(live)
+        record = self._records.find(session_id, turn_id)
+        if record is None:
+            return None
+        _require_content(turn_id, record.content, content)
+        return self._replay(record, 0)
+
+    async def resume(
+        self, session_id: SessionId | None, turn_id: TurnId, from_token: int, held_digest: bytes | None = None
+    ) -> LiveStream:
+        live = self._turns.find(session_id, turn_id)
+        if live is not None:
+            _require_held(live.feed.output, from_token, held_digest)
+            return self._turns.attach(live, from_token)
+        record = self._records.find(session_id, turn_id)
+        if record is None:
+            message = f"there is no turn {turn_id!r} to resume: it never ran, was rolled back, or is long over"
+            raise StreamRefusal(StreamReason.TURN_UNKNOWN, message, field="turn_id", value=turn_id)
+        return self._replay(record, from_token, held_digest)
+
+    def _replay(self, record: TurnRecord, from_token: int, held_digest: bytes | None = None) -> LiveStream:
+        feed = self._new_feed(record.stop_strings, lambda: None)
+        feed.start(record.started)
+        feed.push(unpack_ids(record.output_ids))
+        feed.finish(record.finished)
+        _require_held(feed.output, from_token, held_digest)
+        return feed.open(from_token)
+
+    def _new_feed(self, stop_strings: tuple[str, ...], on_abandoned: Callable[[], None]) -> TurnFeed:
+        return TurnFeed(TurnOutput(self._vocabulary, stop_strings), self._config.unread_ids_max, on_abandoned)
+
     async def abort(self, session_id: SessionId | None, turn_id: TurnId) -> None:
-        turns = self._turns.find_named(session_id, turn_id)
-        for turn in turns:
-            self._inbox.post_abort(turn.rid, AbortReason.CLIENT)
-        await self._turns.wait_ended(turns)
+        turn = self._turns.find(session_id, turn_id)
+        if turn is not None:
+            self._turns.abort(turn, AbortReason.CLIENT)
+            await self._turns.wait_ended((turn,))
 
     async def history(self, session_id: SessionId, parent: TurnId | None) -> bytes:
         return self._core.find_history(session_id, parent)
 
     async def snapshot(self) -> Snapshot:
         return self._core.snapshot()
+
+    async def check(self) -> Report:
+        return self._core.check(CheckLevel.FULL)
 
     def _require_accepting(self) -> None:
         if self._lifecycle.state not in _ACCEPTING:
@@ -196,7 +248,7 @@ class LocalEngine:
 
     async def _end_turns(self) -> None:
         for turn in self._turns:
-            self._inbox.post_abort(turn.rid, AbortReason.SHUTDOWN)
+            self._turns.abort(turn, AbortReason.SHUTDOWN)
         self._loop.request_stop()
         if self._task is not None:
             await asyncio.shield(self._task)
@@ -214,6 +266,30 @@ def _to_submit(rid: Rid, turn: TurnRequest) -> Submit:
         sampling=turn.sampling,
         trace_id=turn.trace_id,
     )
+
+
+def _name_forgotten(failure: Refusal | StreamRefusal | EngineClosed, turn: TurnRequest) -> Exception:
+    """The core still knows a finished turn of which no record is kept."""
+    is_finished = isinstance(failure, Refusal) and failure.reason is RefusalReason.TURN_EXISTS
+    return forgotten(turn.turn_id) if is_finished and turn.content else failure
+
+
+def _require_content(turn_id: TurnId, content: bytes, other: bytes) -> None:
+    if content != other:
+        message = f"turn {turn_id!r} exists with another content; choose another id, or abort it if it runs"
+        raise Refusal(RefusalReason.TURN_EXISTS, message, field="turn_id", value=turn_id)
+
+
+def _require_held(output: TurnOutput, from_token: int, held_digest: bytes | None) -> None:
+    """Raises StreamRefusal when the reader can not hold what comes before `from_token`."""
+    has_them = from_token <= len(output)
+    if held_digest is not None and not (has_them and output.digest(from_token) == held_digest):
+        message = "the ids held are not those of this attempt: drop them, and resume from 0"
+        raise StreamRefusal(StreamReason.ATTEMPT_CHANGED, message, field="held_ids_sha256")
+    if not has_them:
+        message = f"from_token: the turn has {len(output)} tokens so far"
+        reason = StreamReason.FROM_TOKEN_INVALID
+        raise StreamRefusal(reason, message, field="from_token", value=from_token, limit=len(output))
 
 
 def _require_fit(core: Core, capabilities: Capabilities) -> None:

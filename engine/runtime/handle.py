@@ -1,11 +1,13 @@
 """What the services know of an engine: local now, remote later, the same Protocol."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol, Self
 
 from engine.core.commands import AbortReason, FinishReason
 from engine.core.events import Usage
 from engine.core.ids import SessionId, TurnId
+from engine.core.invariants import Report
 from engine.core.sampling import GREEDY, Sampling
 from engine.core.snapshot import Snapshot
 from engine.executor.protocol import Capabilities
@@ -22,6 +24,15 @@ class TurnRequest:
     max_tokens: int | None = None
     ignore_eos: bool = False
     sampling: Sampling = GREEDY
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end the answer; none of them is empty."""
+    content: bytes = b""
+    """What the client asked for under a turn id of its own, as a digest: equal digests are the same turn.
+
+    Empty when the server chose the id. Only turns with a content outlive a lost stream, and are replayed.
+    """
+    base_len: int | None = None
+    """Tokens of history that `input_ids` were made for; refused when the session has moved on. None: not checked."""
     deadline_s: float | None = None
     """Seconds from now after which the turn is aborted."""
     trace_id: str = ""
@@ -34,12 +45,21 @@ class Started:
     context_len: int
     new_len: int
     max_tokens: int
+    seed: int = 0
+    attempt: int = 1
+    """How often a turn of this id was accepted, this time included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New ids and their text. Text may lag behind the ids by an unfinished character, and catches up at the end."""
+    """New ids and the text that became certain with them.
 
+    Text lags behind by an unfinished character, or by what may be the beginning of a stop string. What lags until the
+    end comes in one last Delta without ids.
+    """
+
+    start: int
+    """Index of the first id in the turn's output."""
     token_ids: tuple[int, ...]
     text: str
 
@@ -52,6 +72,8 @@ class Finished:
     usage: Usage
     history_len: int | None
     detail: str = ""
+    stop_string: str | None = None
+    """The stop string that ended the answer, if one did."""
 
 
 TurnEvent = Started | Delta | Finished
@@ -65,10 +87,48 @@ class EngineFailed(EngineClosed):
     """The engine has halted: books or executor can not be trusted. Streams that were open raise it as their end."""
 
 
+class StreamReason(StrEnum):
+    """Why a turn's stream can not be had, or not any longer."""
+
+    TURN_UNKNOWN = "TURN_UNKNOWN"
+    """It never ran, or was rolled back, or was kept long enough."""
+    TURN_FORGOTTEN = "TURN_FORGOTTEN"
+    """It is finished and part of its session, but its stream is no longer kept."""
+    ATTEMPT_CHANGED = "ATTEMPT_CHANGED"
+    """The ids that the reader holds are not those of this attempt."""
+    FROM_TOKEN_INVALID = "FROM_TOKEN_INVALID"
+    """The turn has not so many ids."""
+    HISTORY_MOVED = "HISTORY_MOVED"
+    """The input was made for another history than the session has by now."""
+    SLOW_READER = "SLOW_READER"
+    """Too many ids waited for this reader. The turn itself goes on, and can be resumed."""
+
+
+class StreamRefusal(Exception):
+    """A stream was refused, or ended before its turn. Fields as those of `Refusal`."""
+
+    def __init__(
+        self,
+        reason: StreamReason,
+        message: str,
+        *,
+        field: str | None = None,
+        value: int | str | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.field = field
+        self.value = value
+        self.limit = limit
+
+
 class TurnStream(Protocol):
     """The events of one turn, for one reader: Started, Deltas, Finished, then StopAsyncIteration.
 
-    Raises EngineFailed when the engine halts before the turn has ended.
+    Raises EngineFailed when the engine halts before the turn has ended, StreamRefusal when the reader falls too far
+    behind a turn that can be resumed, and Refusal when it attached to a turn that was then not accepted.
     """
 
     def __aiter__(self) -> Self: ...
@@ -76,7 +136,7 @@ class TurnStream(Protocol):
     async def __anext__(self) -> TurnEvent: ...
 
     async def aclose(self) -> None:
-        """Before Finished: aborts the turn as DISCONNECT. Idempotent, does not wait for the turn's end."""
+        """Leaves. Before Finished the last reader's leaving detaches the turn. Idempotent, does not wait."""
         ...
 
 
@@ -85,6 +145,11 @@ class EngineHandle(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    @property
+    def context_len(self) -> int:
+        """Tokens that a sequence may have: what the executor can, cut by the configuration."""
+        ...
 
     async def open_session(
         self, session_id: SessionId, *, streaming: bool, idle_timeout_s: float | None = None
@@ -97,7 +162,29 @@ class EngineHandle(Protocol):
     async def submit(self, turn: TurnRequest) -> TurnStream:
         """Returns once the turn is accepted. Deltas are coalesced when the reader is slow.
 
-        Closing the stream (or cancelling its reader) before Finished aborts the turn as DISCONNECT.
+        A turn with a content that runs or is recorded already is attached to, as by `attach`. Raises StreamRefusal,
+        HISTORY_MOVED, when the session has another history than `base_len` says.
+
+        Closing the last stream of a turn (or cancelling its reader) before Finished detaches it: with a content it runs
+        on for the grace time and is then aborted as DISCONNECT, without one it is aborted at once.
+        """
+        ...
+
+    async def attach(self, session_id: SessionId | None, turn_id: TurnId, content: bytes) -> TurnStream | None:
+        """The stream, from its beginning, of the running or recorded turn of that name; None when there is none.
+
+        Waits for the end of one that is being aborted. Raises Refusal, TURN_EXISTS, when its content is another one,
+        and StreamRefusal, TURN_FORGOTTEN.
+        """
+        ...
+
+    async def resume(
+        self, session_id: SessionId | None, turn_id: TurnId, from_token: int, held_digest: bytes | None = None
+    ) -> TurnStream:
+        """The stream of a running or recorded turn, from id `from_token` on, with Started before it.
+
+        `held_digest`: SHA-256 of the ids before that, as 32-bit little-endian integers; None is not checked.
+        Raises StreamRefusal: TURN_UNKNOWN, TURN_FORGOTTEN, ATTEMPT_CHANGED, FROM_TOKEN_INVALID.
         """
         ...
 
@@ -110,3 +197,7 @@ class EngineHandle(Protocol):
         ...
 
     async def snapshot(self) -> Snapshot: ...
+
+    async def check(self) -> Report:
+        """Proves the books page by page, now. A finding will also halt the engine, at its own next check."""
+        ...

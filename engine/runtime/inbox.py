@@ -15,10 +15,12 @@ Answered = Open | Close | Submit
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A command and where its answer goes: None, or the Refusal."""
+    """A command and where its answer goes: None, or the Refusal or StreamRefusal."""
 
     command: Answered
     reply: asyncio.Future[None]
+    base_len: int | None = None
+    """Of a Submit: tokens of history that its input was made for."""
 
 
 class Inbox:
@@ -34,8 +36,11 @@ class Inbox:
         self._bell = asyncio.Event()
         self._closed: EngineClosed | None = None
 
-    async def send(self, command: Answered) -> None:
-        """Returns once the core has taken `command`. Raises Refusal, QUEUE_FULL included, or EngineClosed."""
+    async def send(self, command: Answered, base_len: int | None = None) -> None:
+        """Returns once the core has taken `command`. Raises Refusal, QUEUE_FULL included, or EngineClosed.
+
+        With `base_len`: raises StreamRefusal, HISTORY_MOVED, when the session has another history by then.
+        """
         if self._closed is not None:
             raise self._closed
         if len(self._posted) >= self._size_max:
@@ -46,7 +51,7 @@ class Inbox:
                 limit=self._size_max,
             )
         reply: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._posted.append(Posted(command, reply))
+        self._posted.append(Posted(command, reply, base_len))
         self._bell.set()
         await reply
 

@@ -5,19 +5,29 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from engine.core.commands import AbortReason, CommitAck, Submit
+from engine.core.commands import AbortReason, CommitAck, FinishAt, FinishReason, Submit
 from engine.core.core import Core
 from engine.core.errors import InvariantViolation, Refusal
-from engine.core.events import CommitRequested, CoreEvent, EventSink, Numbered, TokensSampled, TurnAccepted, TurnEnded
-from engine.core.ids import Rid
+from engine.core.events import (
+    CommitRequested,
+    CoreEvent,
+    EventSink,
+    Numbered,
+    SessionClosed,
+    TokensSampled,
+    TurnAccepted,
+    TurnEnded,
+)
+from engine.core.ids import Rid, count_ids
 from engine.core.plan import StepOutcome
 from engine.executor.protocol import Executor
 from engine.runtime.clock import Clock
 from engine.runtime.config import RuntimeConfig
-from engine.runtime.handle import EngineClosed, EngineFailed, Finished, Started
+from engine.runtime.handle import EngineClosed, EngineFailed, Finished, StreamReason, StreamRefusal
 from engine.runtime.housekeeping import Housekeeping
 from engine.runtime.inbox import Inbox, Posted
-from engine.runtime.turns import LiveTurns
+from engine.runtime.records import TurnRecord, TurnRecords
+from engine.runtime.turns import LiveTurn, LiveTurns
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +45,7 @@ class EngineLoop:
         executor: Executor,
         inbox: Inbox,
         turns: LiveTurns,
+        records: TurnRecords,
         *,
         sinks: Sequence[EventSink],
         clock: Clock,
@@ -44,6 +55,7 @@ class EngineLoop:
         self._executor = executor
         self._inbox = inbox
         self._turns = turns
+        self._records = records
         self._sinks = tuple(sinks)
         self._clock = clock
         self._config = config
@@ -62,7 +74,7 @@ class EngineLoop:
         try:
             while not (self._is_stopping and not self._core.has_work):
                 await self._iterate()
-        except Exception as error:  # one of the two allowed: whatever broke, no reader may be left waiting
+        except Exception as error:  # one of the three allowed: whatever broke, no reader may be left waiting
             _log.critical("event=engine_halted reason=%s: %s", type(error).__name__, error, exc_info=error)
             raise self._end_all(EngineFailed(f"the engine halted: {type(error).__name__}: {error}")) from error
         finally:
@@ -72,6 +84,7 @@ class EngineLoop:
         self._take_commands()
         self._take_answers()
         self._housekeeping.expire()
+        self._records.expire(self._clock.now())
         self._publish()
         self._submit_plans()
         if not self._in_flight:
@@ -96,17 +109,28 @@ class EngineLoop:
         """Applies a command and answers its sender, whatever happens. A sender that was cancelled gets no answer."""
         reply = posted.reply
         try:
+            self._require_base(posted)
             self._core.apply(posted.command, self._clock.now())
             if not reply.done():
                 reply.set_result(None)
-        except Refusal as refusal:
+        except (Refusal, StreamRefusal) as refusal:
             if isinstance(posted.command, Submit):
-                self._turns.discard(posted.command.rid)
+                self._turns.refuse(posted.command.rid, refusal)
             if not reply.done():
                 reply.set_exception(refusal)
         finally:
             if not reply.done():
                 reply.set_exception(EngineClosed("the engine halted"))
+
+    def _require_base(self, posted: Posted) -> None:
+        """The input was made for a certain history: raises StreamRefusal when the session has another one by now."""
+        command = posted.command
+        if not isinstance(command, Submit) or command.session_id is None or posted.base_len is None:
+            return
+        base_len = count_ids(self._core.find_history(command.session_id, command.parent))
+        if base_len != posted.base_len:
+            message = f"the session went from {posted.base_len} to {base_len} tokens while the turn was being made"
+            raise StreamRefusal(StreamReason.HISTORY_MOVED, message, field="session_id", value=base_len)
 
     def _submit_plans(self) -> None:
         while len(self._in_flight) < self._depth:
@@ -138,32 +162,50 @@ class EngineLoop:
         while events := self._core.take_events():
             now_s = self._clock.now()
             for numbered in events:
-                self._route(numbered.event)
+                self._route(numbered.event, now_s)
             for sink in self._sinks:
                 sink.publish(events, now_s)
             for rid in _commits(events):
                 # Nothing is stored outside the process yet, so a finished turn is committed as soon as it was told.
                 self._core.apply(CommitAck(rid), now_s)
 
-    def _route(self, event: CoreEvent) -> None:
+    def _route(self, event: CoreEvent, now_s: float) -> None:
         match event:
             case TurnAccepted():
-                stream = self._turns.find_stream(event.rid)
-                if stream is not None:
-                    stream.start(Started(event.context_len, event.new_len, event.max_tokens))
+                self._turns.start(event.rid, event.context_len, event.new_len, event.max_tokens)
             case TokensSampled():
-                stream = self._turns.find_stream(event.rid)
-                if stream is not None and not stream.push(event.token_ids):
-                    self._inbox.post_abort(event.rid, AbortReason.SLOW_READER)
+                output_len = self._turns.push(event.rid, event.token_ids)
+                if output_len is not None:
+                    # Before the acknowledgement of this step's commits: a turn that is committing can still be cut.
+                    self._core.apply(FinishAt(event.rid, output_len, FinishReason.STOP), now_s)
             case TurnEnded():
-                self._turns.finish(event.rid, Finished(event.outcome, event.usage, event.history_len, event.detail))
+                self._end(event, now_s)
+            case SessionClosed():
+                self._records.drop_session(event.session_id)
             case _:
                 return  # facts for the sinks only
+
+    def _end(self, event: TurnEnded, now_s: float) -> None:
+        """Tells the readers, and keeps what a client that lost its stream may still ask for."""
+        turn = self._turns.finish(event.rid, Finished(event.outcome, event.usage, event.history_len, event.detail))
+        if turn is None or not turn.is_resumable:
+            return
+        if isinstance(event.outcome, AbortReason):
+            self._records.free(event.session_id, event.turn_id, turn.attempt)
+        else:
+            self._records.add(event.session_id, event.turn_id, _record_of(turn), now_s)
 
     def _end_all(self, failure: EngineFailed) -> EngineFailed:
         self._inbox.close(EngineClosed("the engine has ended"))
         self._turns.fail_all(failure)
         return failure
+
+
+def _record_of(turn: LiveTurn) -> TurnRecord:
+    feed, request = turn.feed, turn.request
+    assert feed.started is not None, f"rid {turn.rid} ends without having begun"
+    assert feed.finished is not None, f"rid {turn.rid} is recorded before its end"
+    return TurnRecord(request.content, feed.started, feed.finished, feed.output.packed_ids(), request.stop_strings)
 
 
 def _commits(events: tuple[Numbered, ...]) -> list[Rid]:

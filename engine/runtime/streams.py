@@ -1,69 +1,115 @@
-"""One turn's events on their way to one reader, bounded, and without the engine ever waiting for it."""
+"""One turn's events on their way to any number of readers, without the engine ever waiting for one of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
-from engine.runtime.detokenizer import Detokenizer
-from engine.runtime.handle import Delta, EngineFailed, Finished, Started, TurnEvent
+from engine.core.errors import Refusal
+from engine.runtime.handle import EngineClosed, Finished, Started, StreamReason, StreamRefusal, TurnEvent
+from engine.runtime.output import TurnOutput
+
+Failure = EngineClosed | StreamRefusal | Refusal
+
+
+class TurnFeed:
+    """What a turn tells. The engine writes; readers keep nothing but their place in it."""
+
+    def __init__(self, output: TurnOutput, unread_ids_max: int, on_abandoned: Callable[[], None]) -> None:
+        """`on_abandoned` is called whenever the last reader goes before the turn has ended."""
+        self.output = output
+        self.started: Started | None = None
+        self.finished: Finished | None = None
+        self.failure: Failure | None = None
+        self._unread_ids_max = unread_ids_max
+        self._on_abandoned = on_abandoned
+        self._readers: list[LiveStream] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self.finished is not None or self.failure is not None
+
+    def open(self, start: int = 0) -> "LiveStream":
+        """A reader of everything from id `start` on."""
+        reader = LiveStream(self, start)
+        self._readers.append(reader)
+        return reader
+
+    def start(self, started: Started) -> None:
+        self.started = started
+        self._wake()
+
+    def push(self, token_ids: Iterable[int]) -> bool:
+        """Adds generated ids. True when one of them completed a stop string; those behind it are dropped."""
+        is_stopped = self.output.push(token_ids)
+        self._wake()
+        return is_stopped
+
+    def finish(self, finished: Finished) -> None:
+        self.output.complete()
+        self.finished = finished
+        self._wake()
+
+    def fail(self, failure: Failure) -> None:
+        """The end, for whatever reason is not the turn's own: readers get it instead of what is unread."""
+        self.failure = failure
+        self._wake()
+
+    def slow_readers(self) -> "tuple[LiveStream, ...]":
+        """Readers for which more ids wait than may."""
+        return tuple(reader for reader in self._readers if reader.unread_len > self._unread_ids_max)
+
+    def leave(self, reader: "LiveStream") -> None:
+        """For the reader. It goes at most once."""
+        self._readers.remove(reader)
+        if not self._readers and not self.is_over:
+            self._on_abandoned()
+
+    def _wake(self) -> None:
+        for reader in self._readers:
+            reader.wake()
 
 
 class LiveStream:
-    """A `TurnStream`. The engine writes, one task reads.
+    """A `TurnStream`. What waits for its reader is one Started, one Delta that grows, one Finished."""
 
-    Whatever the reader has not taken yet is one Started, one Delta that grows, one Finished: nothing else waits here.
-    """
-
-    def __init__(self, detokenizer: Detokenizer, unread_ids_max: int, on_leave: Callable[[], None]) -> None:
-        """`on_leave` is called, at most once, when the reader goes before the turn has ended."""
-        self._detokenizer = detokenizer
-        self._unread_ids_max = unread_ids_max
-        self._on_leave = on_leave
-        self._started: Started | None = None
-        self._ids: list[int] = []
-        self._text: list[str] = []
-        self._finished: Finished | None = None
-        self._failure: EngineFailed | None = None
-        self._is_drained = False
+    def __init__(self, feed: TurnFeed, start: int) -> None:
+        self._feed = feed
+        self._next = start
+        self._waiting_since = len(feed.output)
+        self._failure: StreamRefusal | None = None
+        self._has_started = False
+        self._has_rest = False
+        self._has_finished = False
         self._has_left = False
         self._news = asyncio.Event()
 
-    def start(self, started: Started) -> None:
-        self._started = started
+    @property
+    def unread_len(self) -> int:
+        """Ids that came since the reader last took some: not those that it still has to catch up with."""
+        return len(self._feed.output) - max(self._next, self._waiting_since)
+
+    def wake(self) -> None:
         self._news.set()
 
-    def push(self, token_ids: tuple[int, ...]) -> bool:
-        """Adds generated ids. False when more of them are unread than may be: the turn should be aborted."""
-        if self._has_left:
-            return True
-        self._ids.extend(token_ids)
-        self._text.append(self._detokenizer.push(token_ids))
-        self._news.set()
-        return len(self._ids) <= self._unread_ids_max
-
-    def finish(self, finished: Finished) -> None:
-        """The turn's end. Text that was held back is told before it."""
-        self._text.append(self._detokenizer.flush())
-        self._finished = finished
-        self._news.set()
-
-    def fail(self, failure: EngineFailed) -> None:
-        """The engine's end: the reader gets it instead of whatever is unread."""
-        self._failure = failure
-        self._news.set()
+    def cut(self) -> None:
+        """Ends this stream, and not its turn."""
+        message = f"{self.unread_len} tokens were waiting to be read; resume the turn to get them"
+        self._failure = StreamRefusal(StreamReason.SLOW_READER, message, value=self.unread_len)
+        self._leave()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> TurnEvent:
         while True:
-            if self._failure is not None:
-                raise self._failure
+            failure = self._failure or self._feed.failure
+            if failure is not None:
+                raise failure
+            if self._has_left or self._has_finished:
+                raise StopAsyncIteration
             event = self._take()
             if event is not None:
                 return event
-            if self._is_drained or self._has_left:
-                raise StopAsyncIteration
             self._news.clear()
             try:
                 await self._news.wait()
@@ -75,25 +121,30 @@ class LiveStream:
         self._leave()
 
     def _take(self) -> TurnEvent | None:
-        if self._started is not None:
-            started, self._started = self._started, None
-            return started
-        text = "".join(self._text)
-        if self._ids or text:
-            delta = Delta(tuple(self._ids), text)
-            self._ids.clear()
-            self._text.clear()
+        feed = self._feed
+        if not self._has_started and feed.started is not None:
+            self._has_started = True
+            return feed.started
+        self._waiting_since = len(feed.output)
+        if self._next < len(feed.output):
+            delta = feed.output.read(self._next)
+            self._next += len(delta.token_ids)
             return delta
-        if self._finished is not None and not self._is_drained:
-            self._is_drained = True
-            return self._finished
-        return None
+        return self._take_end()
+
+    def _take_end(self) -> TurnEvent | None:
+        feed = self._feed
+        if feed.output.is_complete and not self._has_rest:
+            self._has_rest = True
+            rest = feed.output.read_rest()
+            if rest is not None:
+                return rest
+        if feed.finished is not None:
+            self._has_finished = True
+        return feed.finished
 
     def _leave(self) -> None:
-        is_over = self._finished is not None or self._failure is not None
-        if not self._has_left and not is_over:
-            self._on_leave()
-        self._has_left = True
-        self._ids.clear()
-        self._text.clear()
-        self._news.set()
+        if not self._has_left:
+            self._has_left = True
+            self._feed.leave(self)
+            self._news.set()

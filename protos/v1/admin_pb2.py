@@ -24,21 +24,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/v1/admin.proto\x12\ttenure.v1\"\x12\n\x10PoolStatsRequest\"\xd3\x01\n\x04Pool\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\r\n\x05total\x18\x02 \x01(\x03\x12\x11\n\tavailable\x18\x03 \x01(\x03\x12\x11\n\tevictable\x18\x04 \x01(\x03\x12\x11\n\tprotected\x18\x05 \x01(\x03\x12\x14\n\x0csession_held\x18\x06 \x01(\x03\x12\x10\n\x08uncached\x18\x07 \x01(\x03\x12\x10\n\x08\x64raining\x18\x08 \x01(\x03\x12\x13\n\x0bquarantined\x18\t \x01(\x03\x12\x11\n\tpage_size\x18\n \x01(\x03\"\xd8\x01\n\x11PoolStatsResponse\x12\x1e\n\x05pools\x18\x01 \x03(\x0b\x32\x0f.tenure.v1.Pool\x12\x15\n\rsessions_open\x18\x02 \x01(\x03\x12\x15\n\rturns_running\x18\x03 \x01(\x03\x12\x15\n\rturns_waiting\x18\x04 \x01(\x03\x12\x12\n\nslots_held\x18\x05 \x01(\x03\x12\x15\n\rslots_demoted\x18\x06 \x01(\x03\x12\r\n\x05steps\x18\x07 \x01(\x04\x12\x12\n\nchecks_run\x18\x08 \x01(\x04\x12\x10\n\x08\x62\x61lanced\x18\t \x01(\x08*M\n\x08PoolKind\x12\x19\n\x15POOL_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0ePOOL_KIND_FULL\x10\x01\x12\x12\n\x0ePOOL_KIND_ROWS\x10\x02\x32O\n\x05\x41\x64min\x12\x46\n\tPoolStats\x12\x1b.tenure.v1.PoolStatsRequest\x1a\x1c.tenure.v1.PoolStatsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/v1/admin.proto\x12\ttenure.v1\"\x12\n\x10PoolStatsRequest\"\xd3\x01\n\x04Pool\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\r\n\x05total\x18\x02 \x01(\x03\x12\x11\n\tavailable\x18\x03 \x01(\x03\x12\x11\n\tevictable\x18\x04 \x01(\x03\x12\x11\n\tprotected\x18\x05 \x01(\x03\x12\x14\n\x0csession_held\x18\x06 \x01(\x03\x12\x10\n\x08uncached\x18\x07 \x01(\x03\x12\x10\n\x08\x64raining\x18\x08 \x01(\x03\x12\x13\n\x0bquarantined\x18\t \x01(\x03\x12\x11\n\tpage_size\x18\n \x01(\x03\"\xd8\x01\n\x11PoolStatsResponse\x12\x1e\n\x05pools\x18\x01 \x03(\x0b\x32\x0f.tenure.v1.Pool\x12\x15\n\rsessions_open\x18\x02 \x01(\x03\x12\x15\n\rturns_running\x18\x03 \x01(\x03\x12\x15\n\rturns_waiting\x18\x04 \x01(\x03\x12\x12\n\nslots_held\x18\x05 \x01(\x03\x12\x15\n\rslots_demoted\x18\x06 \x01(\x03\x12\r\n\x05steps\x18\x07 \x01(\x04\x12\x12\n\nchecks_run\x18\x08 \x01(\x04\x12\x10\n\x08\x62\x61lanced\x18\t \x01(\x08\"\x11\n\x0fGetModelRequest\"\x92\x01\n\x10GetModelResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x63ontext_len\x18\x02 \x01(\x03\x12\x12\n\nvocab_size\x18\x03 \x01(\x03\x12\x11\n\tpage_size\x18\x04 \x01(\x03\x12\"\n\x05pools\x18\x05 \x03(\x0b\x32\x13.tenure.v1.PoolSize\x12\x10\n\x08\x66\x65\x61tures\x18\x06 \x03(\t\"<\n\x08PoolSize\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\r\n\x05total\x18\x02 \x01(\x03\"\x0e\n\x0c\x43heckRequest\"N\n\rCheckResponse\x12)\n\x08\x66indings\x18\x01 \x03(\x0b\x32\x17.tenure.v1.CheckFinding\x12\x12\n\nchecks_run\x18\x02 \x01(\x04\",\n\x0c\x43heckFinding\x12\x0b\n\x03law\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x12\n\x10GetConfigRequest\"9\n\x11GetConfigResponse\x12$\n\x08settings\x18\x01 \x03(\x0b\x32\x12.tenure.v1.Setting\"&\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t*M\n\x08PoolKind\x12\x19\n\x15POOL_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0ePOOL_KIND_FULL\x10\x01\x12\x12\n\x0ePOOL_KIND_ROWS\x10\x02\x32\x98\x02\n\x05\x41\x64min\x12\x46\n\tPoolStats\x12\x1b.tenure.v1.PoolStatsRequest\x1a\x1c.tenure.v1.PoolStatsResponse\x12\x43\n\x08GetModel\x12\x1a.tenure.v1.GetModelRequest\x1a\x1b.tenure.v1.GetModelResponse\x12:\n\x05\x43heck\x12\x17.tenure.v1.CheckRequest\x1a\x18.tenure.v1.CheckResponse\x12\x46\n\tGetConfig\x12\x1b.tenure.v1.GetConfigRequest\x1a\x1c.tenure.v1.GetConfigResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_POOLKIND']._serialized_start=489
-  _globals['_POOLKIND']._serialized_end=566
+  _globals['_POOLKIND']._serialized_start=980
+  _globals['_POOLKIND']._serialized_end=1057
   _globals['_POOLSTATSREQUEST']._serialized_start=36
   _globals['_POOLSTATSREQUEST']._serialized_end=54
   _globals['_POOL']._serialized_start=57
   _globals['_POOL']._serialized_end=268
   _globals['_POOLSTATSRESPONSE']._serialized_start=271
   _globals['_POOLSTATSRESPONSE']._serialized_end=487
-  _globals['_ADMIN']._serialized_start=568
-  _globals['_ADMIN']._serialized_end=647
+  _globals['_GETMODELREQUEST']._serialized_start=489
+  _globals['_GETMODELREQUEST']._serialized_end=506
+  _globals['_GETMODELRESPONSE']._serialized_start=509
+  _globals['_GETMODELRESPONSE']._serialized_end=655
+  _globals['_POOLSIZE']._serialized_start=657
+  _globals['_POOLSIZE']._serialized_end=717
+  _globals['_CHECKREQUEST']._serialized_start=719
+  _globals['_CHECKREQUEST']._serialized_end=733
+  _globals['_CHECKRESPONSE']._serialized_start=735
+  _globals['_CHECKRESPONSE']._serialized_end=813
+  _globals['_CHECKFINDING']._serialized_start=815
+  _globals['_CHECKFINDING']._serialized_end=859
+  _globals['_GETCONFIGREQUEST']._serialized_start=861
+  _globals['_GETCONFIGREQUEST']._serialized_end=879
+  _globals['_GETCONFIGRESPONSE']._serialized_start=881
+  _globals['_GETCONFIGRESPONSE']._serialized_end=938
+  _globals['_SETTING']._serialized_start=940
+  _globals['_SETTING']._serialized_end=978
+  _globals['_ADMIN']._serialized_start=1060
+  _globals['_ADMIN']._serialized_end=1340
 # @@protoc_insertion_point(module_scope)

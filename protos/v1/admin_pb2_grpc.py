@@ -40,6 +40,21 @@ class AdminStub:
                 request_serializer=protos_dot_v1_dot_admin__pb2.PoolStatsRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_admin__pb2.PoolStatsResponse.FromString,
                 _registered_method=True)
+        self.GetModel = channel.unary_unary(
+                '/tenure.v1.Admin/GetModel',
+                request_serializer=protos_dot_v1_dot_admin__pb2.GetModelRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_admin__pb2.GetModelResponse.FromString,
+                _registered_method=True)
+        self.Check = channel.unary_unary(
+                '/tenure.v1.Admin/Check',
+                request_serializer=protos_dot_v1_dot_admin__pb2.CheckRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_admin__pb2.CheckResponse.FromString,
+                _registered_method=True)
+        self.GetConfig = channel.unary_unary(
+                '/tenure.v1.Admin/GetConfig',
+                request_serializer=protos_dot_v1_dot_admin__pb2.GetConfigRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_admin__pb2.GetConfigResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -53,6 +68,27 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetModel(self, request, context):
+        """What is served, and with which limits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Check(self, request, context):
+        """Proves the books page by page, now, and says what does not hold. Takes time that grows with the pool.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConfig(self, request, context):
+        """The configuration in force. Answers while the model loads, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +96,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.PoolStats,
                     request_deserializer=protos_dot_v1_dot_admin__pb2.PoolStatsRequest.FromString,
                     response_serializer=protos_dot_v1_dot_admin__pb2.PoolStatsResponse.SerializeToString,
+            ),
+            'GetModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetModel,
+                    request_deserializer=protos_dot_v1_dot_admin__pb2.GetModelRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_admin__pb2.GetModelResponse.SerializeToString,
+            ),
+            'Check': grpc.unary_unary_rpc_method_handler(
+                    servicer.Check,
+                    request_deserializer=protos_dot_v1_dot_admin__pb2.CheckRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_admin__pb2.CheckResponse.SerializeToString,
+            ),
+            'GetConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConfig,
+                    request_deserializer=protos_dot_v1_dot_admin__pb2.GetConfigRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_admin__pb2.GetConfigResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +141,87 @@ class Admin:
             '/tenure.v1.Admin/PoolStats',
             protos_dot_v1_dot_admin__pb2.PoolStatsRequest.SerializeToString,
             protos_dot_v1_dot_admin__pb2.PoolStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/GetModel',
+            protos_dot_v1_dot_admin__pb2.GetModelRequest.SerializeToString,
+            protos_dot_v1_dot_admin__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Check(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/Check',
+            protos_dot_v1_dot_admin__pb2.CheckRequest.SerializeToString,
+            protos_dot_v1_dot_admin__pb2.CheckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/GetConfig',
+            protos_dot_v1_dot_admin__pb2.GetConfigRequest.SerializeToString,
+            protos_dot_v1_dot_admin__pb2.GetConfigResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,12 @@ class AdminStub:
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     PoolStats: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PoolStatsRequest, _admin_pb2.PoolStatsResponse]
     """The books of every pool at one instant, with what holds the pages."""
+    GetModel: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetModelRequest, _admin_pb2.GetModelResponse]
+    """What is served, and with which limits."""
+    Check: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CheckRequest, _admin_pb2.CheckResponse]
+    """Proves the books page by page, now, and says what does not hold. Takes time that grows with the pool."""
+    GetConfig: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.GetConfigResponse]
+    """The configuration in force. Answers while the model loads, too."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -43,6 +49,12 @@ class AdminAsyncStub(AdminStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     PoolStats: _aio.UnaryUnaryMultiCallable[_admin_pb2.PoolStatsRequest, _admin_pb2.PoolStatsResponse]  # type: ignore[assignment]
     """The books of every pool at one instant, with what holds the pages."""
+    GetModel: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetModelRequest, _admin_pb2.GetModelResponse]  # type: ignore[assignment]
+    """What is served, and with which limits."""
+    Check: _aio.UnaryUnaryMultiCallable[_admin_pb2.CheckRequest, _admin_pb2.CheckResponse]  # type: ignore[assignment]
+    """Proves the books page by page, now, and says what does not hold. Takes time that grows with the pool."""
+    GetConfig: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.GetConfigResponse]  # type: ignore[assignment]
+    """The configuration in force. Answers while the model loads, too."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Shows the server's own state."""
@@ -54,5 +66,29 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PoolStatsResponse, _abc.Awaitable[_admin_pb2.PoolStatsResponse]]:
         """The books of every pool at one instant, with what holds the pages."""
+
+    @_abc_1.abstractmethod
+    def GetModel(
+        self,
+        request: _admin_pb2.GetModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetModelResponse, _abc.Awaitable[_admin_pb2.GetModelResponse]]:
+        """What is served, and with which limits."""
+
+    @_abc_1.abstractmethod
+    def Check(
+        self,
+        request: _admin_pb2.CheckRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CheckResponse, _abc.Awaitable[_admin_pb2.CheckResponse]]:
+        """Proves the books page by page, now, and says what does not hold. Takes time that grows with the pool."""
+
+    @_abc_1.abstractmethod
+    def GetConfig(
+        self,
+        request: _admin_pb2.GetConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetConfigResponse, _abc.Awaitable[_admin_pb2.GetConfigResponse]]:
+        """The configuration in force. Answers while the model loads, too."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

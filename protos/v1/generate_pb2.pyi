@@ -139,6 +139,8 @@ class TurnStarted(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     NEW_TOKENS_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Name of the turn."""
     session_id: _builtins.str
@@ -149,6 +151,12 @@ class TurnStarted(_message.Message):
     """How many of these are new with this turn."""
     max_tokens: _builtins.int
     """Most tokens that will be generated: what was asked for, cut to what the context and the pool can hold."""
+    seed: _builtins.int
+    """The seed in force, whether the request or the server chose it. Greedy turns don't use it."""
+    attempt: _builtins.int
+    """How often a turn of this id was accepted, this time included. Above 1: earlier attempts were rolled back, and ids that
+    were told by them are void.
+    """
     def __init__(
         self,
         *,
@@ -157,10 +165,12 @@ class TurnStarted(_message.Message):
         prompt_tokens: _builtins.int = ...,
         new_tokens: _builtins.int = ...,
         max_tokens: _builtins.int = ...,
+        seed: _builtins.int = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "session_id", b"session_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "max_tokens", b"max_tokens", "new_tokens", b"new_tokens", "prompt_tokens", b"prompt_tokens", "session_id", b"session_id", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "attempt", b"attempt", "max_tokens", b"max_tokens", "new_tokens", b"new_tokens", "prompt_tokens", b"prompt_tokens", "seed", b"seed", "session_id", b"session_id", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
     _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015
@@ -176,8 +186,17 @@ class TokenDelta(_message.Message):
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text, whole characters only: bytes of an unfinished character wait for the next delta."""
+    """Text, whole characters only: bytes of an unfinished character, and what may be the beginning of a stop string, wait
+    for a later delta. Text that waits until the end comes in one last delta without ids, which a reader that resumes and
+    already holds it has to drop.
+    """
+    start: _builtins.int
+    """Index of the first id in the turn's output."""
+    attempt: _builtins.int
+    """The attempt that the ids are of, as in TurnStarted."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Their ids. May be empty when text is left to tell at the end."""
@@ -187,10 +206,12 @@ class TokenDelta(_message.Message):
         *,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         text: _builtins.str = ...,
+        start: _builtins.int = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "start", b"start", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -205,10 +226,13 @@ class TurnFinished(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     SESSION_LEN_FIELD_NUMBER: _builtins.int
+    STOP_STRING_FIELD_NUMBER: _builtins.int
     finish_reason: _types_pb2.FinishReason.ValueType
     """Why."""
     session_len: _builtins.int
     """Tokens that the session consists of now, when the turn has one. After an abort: what they were before the turn."""
+    stop_string: _builtins.str
+    """The stop string that ended the answer, when one did."""
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
         """What it cost."""
@@ -219,16 +243,63 @@ class TurnFinished(_message.Message):
         finish_reason: _types_pb2.FinishReason.ValueType = ...,
         usage: _types_pb2.Usage | None = ...,
         session_len: _builtins.int | None = ...,
+        stop_string: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_len", b"_session_len", "session_len", b"session_len", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_len", b"_session_len", "_stop_string", b"_stop_string", "session_len", b"session_len", "stop_string", b"stop_string", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_len", b"_session_len", "finish_reason", b"finish_reason", "session_len", b"session_len", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_len", b"_session_len", "_stop_string", b"_stop_string", "finish_reason", b"finish_reason", "session_len", b"session_len", "stop_string", b"stop_string", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session_len: _TypeAlias = _typing.Literal["session_len"]  # noqa: Y015
     _WhichOneofArgType__session_len: _TypeAlias = _typing.Literal["_session_len", b"_session_len"]  # noqa: Y015
+    _WhichOneofReturnType__stop_string: _TypeAlias = _typing.Literal["stop_string"]  # noqa: Y015
+    _WhichOneofArgType__stop_string: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__session_len) -> _WhichOneofReturnType__session_len | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_string) -> _WhichOneofReturnType__stop_string | None: ...
 
 Global___TurnFinished: _TypeAlias = TurnFinished  # noqa: Y015
+
+@_typing.final
+class ResumeRequest(_message.Message):
+    """A turn to go on with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    FROM_TOKEN_FIELD_NUMBER: _builtins.int
+    HELD_IDS_SHA256_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The turn's session, when it has one."""
+    turn_id: _builtins.str
+    """Name of the turn."""
+    from_token: _builtins.int
+    """Index of the first id that is wanted: how many the client holds already. 0 replays all of it."""
+    held_ids_sha256: _builtins.bytes
+    """SHA-256 of the ids held, as 32-bit little-endian integers. Absent: not checked."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str | None = ...,
+        turn_id: _builtins.str = ...,
+        from_token: _builtins.int = ...,
+        held_ids_sha256: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_held_ids_sha256", b"_held_ids_sha256", "_session_id", b"_session_id", "held_ids_sha256", b"held_ids_sha256", "session_id", b"session_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_ids_sha256", b"_held_ids_sha256", "_session_id", b"_session_id", "from_token", b"from_token", "held_ids_sha256", b"held_ids_sha256", "session_id", b"session_id", "turn_id", b"turn_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__held_ids_sha256: _TypeAlias = _typing.Literal["held_ids_sha256"]  # noqa: Y015
+    _WhichOneofArgType__held_ids_sha256: _TypeAlias = _typing.Literal["_held_ids_sha256", b"_held_ids_sha256"]  # noqa: Y015
+    _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
+    _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_ids_sha256) -> _WhichOneofReturnType__held_ids_sha256 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__session_id) -> _WhichOneofReturnType__session_id | None: ...
+
+Global___ResumeRequest: _TypeAlias = ResumeRequest  # noqa: Y015
 
 @_typing.final
 class AbortRequest(_message.Message):

@@ -40,6 +40,11 @@ class GenerateStub:
                 request_serializer=protos_dot_v1_dot_generate__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_generate__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Resume = channel.unary_stream(
+                '/tenure.v1.Generate/Resume',
+                request_serializer=protos_dot_v1_dot_generate__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_generate__pb2.GenerateResponse.FromString,
+                _registered_method=True)
         self.Abort = channel.unary_unary(
                 '/tenure.v1.Generate/Abort',
                 request_serializer=protos_dot_v1_dot_generate__pb2.AbortRequest.SerializeToString,
@@ -57,6 +62,24 @@ class GenerateServicer:
         limit), NOT_FOUND (session, parent), FAILED_PRECONDITION (a rule of the session), ALREADY_EXISTS (turn id), ABORTED (the
         session is busy), OUT_OF_RANGE (longer than the context or the pool), RESOURCE_EXHAUSTED (queue full). A turn that is
         aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
+
+        A turn id makes the call repeatable. Sent again with the same content it attaches to the running turn, or replays the
+        finished one, from its first token; with other content it is refused: ALREADY_EXISTS. A turn that was rolled back
+        frees its id: the next call runs it anew, as the next attempt. A stream that is lost detaches such a turn: it runs on
+        for a grace time, in which Resume finds it, and is aborted then.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """Goes on with a turn whose stream was lost: `started` again, then the tokens from the one asked for. Turns that run can
+        be resumed, and for some time those that have finished: the last 8 of each open session, and those without a session
+        for a minute. NOT_FOUND (TURN_UNKNOWN: never ran, or was rolled back), FAILED_PRECONDITION (TURN_FORGOTTEN: it
+        finished too long ago), ABORTED (ATTEMPT_CHANGED: the ids held are of another attempt).
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,6 +98,11 @@ def add_GenerateServicer_to_server(servicer, server):
             'Generate': grpc.unary_stream_rpc_method_handler(
                     servicer.Generate,
                     request_deserializer=protos_dot_v1_dot_generate__pb2.GenerateRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_generate__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Resume': grpc.unary_stream_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=protos_dot_v1_dot_generate__pb2.ResumeRequest.FromString,
                     response_serializer=protos_dot_v1_dot_generate__pb2.GenerateResponse.SerializeToString,
             ),
             'Abort': grpc.unary_unary_rpc_method_handler(
@@ -110,6 +138,33 @@ class Generate:
             target,
             '/tenure.v1.Generate/Generate',
             protos_dot_v1_dot_generate__pb2.GenerateRequest.SerializeToString,
+            protos_dot_v1_dot_generate__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tenure.v1.Generate/Resume',
+            protos_dot_v1_dot_generate__pb2.ResumeRequest.SerializeToString,
             protos_dot_v1_dot_generate__pb2.GenerateResponse.FromString,
             options,
             channel_credentials,

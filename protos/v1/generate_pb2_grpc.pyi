@@ -39,6 +39,20 @@ class GenerateStub:
     limit), NOT_FOUND (session, parent), FAILED_PRECONDITION (a rule of the session), ALREADY_EXISTS (turn id), ABORTED (the
     session is busy), OUT_OF_RANGE (longer than the context or the pool), RESOURCE_EXHAUSTED (queue full). A turn that is
     aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
+
+    A turn id makes the call repeatable. Sent again with the same content it attaches to the running turn, or replays the
+    finished one, from its first token; with other content it is refused: ALREADY_EXISTS. A turn that was rolled back
+    frees its id: the next call runs it anew, as the next attempt. A stream that is lost detaches such a turn: it runs on
+    for a grace time, in which Resume finds it, and is aborted then.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+    Resume: _grpc.UnaryStreamMultiCallable[_generate_pb2.ResumeRequest, _generate_pb2.GenerateResponse]
+    """Goes on with a turn whose stream was lost: `started` again, then the tokens from the one asked for. Turns that run can
+    be resumed, and for some time those that have finished: the last 8 of each open session, and those without a session
+    for a minute. NOT_FOUND (TURN_UNKNOWN: never ran, or was rolled back), FAILED_PRECONDITION (TURN_FORGOTTEN: it
+    finished too long ago), ABORTED (ATTEMPT_CHANGED: the ids held are of another attempt).
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     Abort: _grpc.UnaryUnaryMultiCallable[_generate_pb2.AbortRequest, _generate_pb2.AbortResponse]
     """Ends a turn at once by rolling it back. Idempotent: a turn that is unknown or has ended is no error."""
@@ -54,6 +68,20 @@ class GenerateAsyncStub(GenerateStub):
     limit), NOT_FOUND (session, parent), FAILED_PRECONDITION (a rule of the session), ALREADY_EXISTS (turn id), ABORTED (the
     session is busy), OUT_OF_RANGE (longer than the context or the pool), RESOURCE_EXHAUSTED (queue full). A turn that is
     aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
+
+    A turn id makes the call repeatable. Sent again with the same content it attaches to the running turn, or replays the
+    finished one, from its first token; with other content it is refused: ALREADY_EXISTS. A turn that was rolled back
+    frees its id: the next call runs it anew, as the next attempt. A stream that is lost detaches such a turn: it runs on
+    for a grace time, in which Resume finds it, and is aborted then.
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+    Resume: _aio.UnaryStreamMultiCallable[_generate_pb2.ResumeRequest, _generate_pb2.GenerateResponse]  # type: ignore[assignment]
+    """Goes on with a turn whose stream was lost: `started` again, then the tokens from the one asked for. Turns that run can
+    be resumed, and for some time those that have finished: the last 8 of each open session, and those without a session
+    for a minute. NOT_FOUND (TURN_UNKNOWN: never ran, or was rolled back), FAILED_PRECONDITION (TURN_FORGOTTEN: it
+    finished too long ago), ABORTED (ATTEMPT_CHANGED: the ids held are of another attempt).
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     Abort: _aio.UnaryUnaryMultiCallable[_generate_pb2.AbortRequest, _generate_pb2.AbortResponse]  # type: ignore[assignment]
     """Ends a turn at once by rolling it back. Idempotent: a turn that is unknown or has ended is no error."""
@@ -72,6 +100,26 @@ class GenerateServicer(metaclass=_abc_1.ABCMeta):
         limit), NOT_FOUND (session, parent), FAILED_PRECONDITION (a rule of the session), ALREADY_EXISTS (turn id), ABORTED (the
         session is busy), OUT_OF_RANGE (longer than the context or the pool), RESOURCE_EXHAUSTED (queue full). A turn that is
         aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
+
+        A turn id makes the call repeatable. Sent again with the same content it attaches to the running turn, or replays the
+        finished one, from its first token; with other content it is refused: ALREADY_EXISTS. A turn that was rolled back
+        frees its id: the next call runs it anew, as the next attempt. A stream that is lost detaches such a turn: it runs on
+        for a grace time, in which Resume finds it, and is aborted then.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+
+    @_abc_1.abstractmethod
+    def Resume(
+        self,
+        request: _generate_pb2.ResumeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_generate_pb2.GenerateResponse], _abc.AsyncIterator[_generate_pb2.GenerateResponse]]:
+        """Goes on with a turn whose stream was lost: `started` again, then the tokens from the one asked for. Turns that run can
+        be resumed, and for some time those that have finished: the last 8 of each open session, and those without a session
+        for a minute. NOT_FOUND (TURN_UNKNOWN: never ran, or was rolled back), FAILED_PRECONDITION (TURN_FORGOTTEN: it
+        finished too long ago), ABORTED (ATTEMPT_CHANGED: the ids held are of another attempt).
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
 
     @_abc_1.abstractmethod

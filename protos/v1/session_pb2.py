@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/v1/session.proto\x12\ttenure.v1\"x\n\x0bOpenRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\tstreaming\x18\x02 \x01(\x08\x12\x1b\n\x0eidle_timeout_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\r\n\x0b_session_idB\x11\n\x0f_idle_timeout_s\"\"\n\x0cOpenResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\"\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x0f\n\rCloseResponse2~\n\x07Session\x12\x37\n\x04Open\x12\x16.tenure.v1.OpenRequest\x1a\x17.tenure.v1.OpenResponse\x12:\n\x05\x43lose\x12\x17.tenure.v1.CloseRequest\x1a\x18.tenure.v1.CloseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/v1/session.proto\x12\ttenure.v1\"x\n\x0bOpenRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\tstreaming\x18\x02 \x01(\x08\x12\x1b\n\x0eidle_timeout_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\r\n\x0b_session_idB\x11\n\x0f_idle_timeout_s\"\"\n\x0cOpenResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\"\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x0f\n\rCloseResponse\" \n\nGetRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"6\n\x0bGetResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.tenure.v1.SessionInfo\"4\n\x0bListRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x0cListResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.tenure.v1.SessionInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xab\x01\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tstreaming\x18\x02 \x01(\x08\x12\x13\n\x0bsession_len\x18\x03 \x01(\x03\x12\x15\n\rlive_turn_ids\x18\x04 \x03(\t\x12$\n\x08kv_state\x18\x05 \x01(\x0e\x32\x12.tenure.v1.KvState\x12\x11\n\tkv_tokens\x18\x06 \x01(\x03\x12\x10\n\x08kv_pages\x18\x07 \x01(\x03*r\n\x07KvState\x12\x18\n\x14KV_STATE_UNSPECIFIED\x10\x00\x12\x11\n\rKV_STATE_NONE\x10\x01\x12\x11\n\rKV_STATE_HELD\x10\x02\x12\x11\n\rKV_STATE_LENT\x10\x03\x12\x14\n\x10KV_STATE_DEMOTED\x10\x04\x32\xed\x01\n\x07Session\x12\x37\n\x04Open\x12\x16.tenure.v1.OpenRequest\x1a\x17.tenure.v1.OpenResponse\x12:\n\x05\x43lose\x12\x17.tenure.v1.CloseRequest\x1a\x18.tenure.v1.CloseResponse\x12\x34\n\x03Get\x12\x15.tenure.v1.GetRequest\x1a\x16.tenure.v1.GetResponse\x12\x37\n\x04List\x12\x16.tenure.v1.ListRequest\x1a\x17.tenure.v1.ListResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.v1.session_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_KVSTATE']._serialized_start=650
+  _globals['_KVSTATE']._serialized_end=764
   _globals['_OPENREQUEST']._serialized_start=38
   _globals['_OPENREQUEST']._serialized_end=158
   _globals['_OPENRESPONSE']._serialized_start=160
@@ -39,6 +41,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLOSEREQUEST']._serialized_end=230
   _globals['_CLOSERESPONSE']._serialized_start=232
   _globals['_CLOSERESPONSE']._serialized_end=247
-  _globals['_SESSION']._serialized_start=249
-  _globals['_SESSION']._serialized_end=375
+  _globals['_GETREQUEST']._serialized_start=249
+  _globals['_GETREQUEST']._serialized_end=281
+  _globals['_GETRESPONSE']._serialized_start=283
+  _globals['_GETRESPONSE']._serialized_end=337
+  _globals['_LISTREQUEST']._serialized_start=339
+  _globals['_LISTREQUEST']._serialized_end=391
+  _globals['_LISTRESPONSE']._serialized_start=393
+  _globals['_LISTRESPONSE']._serialized_end=474
+  _globals['_SESSIONINFO']._serialized_start=477
+  _globals['_SESSIONINFO']._serialized_end=648
+  _globals['_SESSION']._serialized_start=767
+  _globals['_SESSION']._serialized_end=1004
 # @@protoc_insertion_point(module_scope)

@@ -3,8 +3,11 @@
 isort:skip_file
 Conversations that last: opened once, then continued turn by turn with `Generate.Generate`."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -15,6 +18,38 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _KvState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _KvStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KvState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    KV_STATE_UNSPECIFIED: _KvState.ValueType  # 0
+    """Never sent."""
+    KV_STATE_NONE: _KvState.ValueType  # 1
+    """The session holds none of its own: it is ordinary, or has had no turn yet."""
+    KV_STATE_HELD: _KvState.ValueType  # 2
+    """With the session."""
+    KV_STATE_LENT: _KvState.ValueType  # 3
+    """With the turn that runs or is just ending."""
+    KV_STATE_DEMOTED: _KvState.ValueType  # 4
+    """Handed to the prefix cache to make room; what is still there will be found again."""
+
+class KvState(_KvState, metaclass=_KvStateEnumTypeWrapper):
+    """Where a session's KV is."""
+
+KV_STATE_UNSPECIFIED: KvState.ValueType  # 0
+"""Never sent."""
+KV_STATE_NONE: KvState.ValueType  # 1
+"""The session holds none of its own: it is ordinary, or has had no turn yet."""
+KV_STATE_HELD: KvState.ValueType  # 2
+"""With the session."""
+KV_STATE_LENT: KvState.ValueType  # 3
+"""With the turn that runs or is just ending."""
+KV_STATE_DEMOTED: KvState.ValueType  # 4
+"""Handed to the prefix cache to make room; what is still there will be found again."""
+Global___KvState: _TypeAlias = KvState  # noqa: Y015
 
 @_typing.final
 class OpenRequest(_message.Message):
@@ -115,3 +150,151 @@ class CloseResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CloseResponse: _TypeAlias = CloseResponse  # noqa: Y015
+
+@_typing.final
+class GetRequest(_message.Message):
+    """A session to show."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRequest: _TypeAlias = GetRequest  # noqa: Y015
+
+@_typing.final
+class GetResponse(_message.Message):
+    """The session that was asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def session(self) -> Global___SessionInfo:
+        """It, at this instant."""
+
+    def __init__(
+        self,
+        *,
+        session: Global___SessionInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetResponse: _TypeAlias = GetResponse  # noqa: Y015
+
+@_typing.final
+class ListRequest(_message.Message):
+    """Which sessions to show."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most sessions of a page, at most 1000. 0: 100."""
+    page_token: _builtins.str
+    """Where to go on: `next_page_token` of the page before. Empty: the first page."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequest: _TypeAlias = ListRequest  # noqa: Y015
+
+@_typing.final
+class ListResponse(_message.Message):
+    """A page of sessions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """For the next page. Empty: this was the last one."""
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionInfo]:
+        """The sessions."""
+
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___SessionInfo] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResponse: _TypeAlias = ListResponse  # noqa: Y015
+
+@_typing.final
+class SessionInfo(_message.Message):
+    """An open session, at one instant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    STREAMING_FIELD_NUMBER: _builtins.int
+    SESSION_LEN_FIELD_NUMBER: _builtins.int
+    LIVE_TURN_IDS_FIELD_NUMBER: _builtins.int
+    KV_STATE_FIELD_NUMBER: _builtins.int
+    KV_TOKENS_FIELD_NUMBER: _builtins.int
+    KV_PAGES_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """Its name."""
+    streaming: _builtins.bool
+    """Whether it is a streaming session."""
+    session_len: _builtins.int
+    """Tokens that a streaming session consists of. 0 for an ordinary one: each of its branches has a length of its own."""
+    kv_state: Global___KvState.ValueType
+    """Where its KV is."""
+    kv_tokens: _builtins.int
+    """Tokens whose KV the session holds, in pages of its own and in those of the prefix cache that it keeps there."""
+    kv_pages: _builtins.int
+    """Pages that the session owns, or has lent to its turn."""
+    @_builtins.property
+    def live_turn_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Turns that run or wait."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        streaming: _builtins.bool = ...,
+        session_len: _builtins.int = ...,
+        live_turn_ids: _abc.Iterable[_builtins.str] | None = ...,
+        kv_state: Global___KvState.ValueType = ...,
+        kv_tokens: _builtins.int = ...,
+        kv_pages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_pages", b"kv_pages", "kv_state", b"kv_state", "kv_tokens", b"kv_tokens", "live_turn_ids", b"live_turn_ids", "session_id", b"session_id", "session_len", b"session_len", "streaming", b"streaming"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionInfo: _TypeAlias = SessionInfo  # noqa: Y015

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SessionStub:
-    """Opens and closes sessions.
+    """Opens, shows and closes sessions.
     """
 
     def __init__(self, channel):
@@ -45,10 +45,20 @@ class SessionStub:
                 request_serializer=protos_dot_v1_dot_session__pb2.CloseRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_session__pb2.CloseResponse.FromString,
                 _registered_method=True)
+        self.Get = channel.unary_unary(
+                '/tenure.v1.Session/Get',
+                request_serializer=protos_dot_v1_dot_session__pb2.GetRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_session__pb2.GetResponse.FromString,
+                _registered_method=True)
+        self.List = channel.unary_unary(
+                '/tenure.v1.Session/List',
+                request_serializer=protos_dot_v1_dot_session__pb2.ListRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_session__pb2.ListResponse.FromString,
+                _registered_method=True)
 
 
 class SessionServicer:
-    """Opens and closes sessions.
+    """Opens, shows and closes sessions.
     """
 
     def Open(self, request, context):
@@ -67,6 +77,21 @@ class SessionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Get(self, request, context):
+        """Shows one session. NOT_FOUND when none of this id is open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def List(self, request, context):
+        """Shows the open sessions, in the order of their ids, page by page. A session that is open all the while is shown exactly
+        once, whatever opens and closes between the pages. INVALID_ARGUMENT for a page size or token that can not be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -80,6 +105,16 @@ def add_SessionServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_v1_dot_session__pb2.CloseRequest.FromString,
                     response_serializer=protos_dot_v1_dot_session__pb2.CloseResponse.SerializeToString,
             ),
+            'Get': grpc.unary_unary_rpc_method_handler(
+                    servicer.Get,
+                    request_deserializer=protos_dot_v1_dot_session__pb2.GetRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_session__pb2.GetResponse.SerializeToString,
+            ),
+            'List': grpc.unary_unary_rpc_method_handler(
+                    servicer.List,
+                    request_deserializer=protos_dot_v1_dot_session__pb2.ListRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_session__pb2.ListResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'tenure.v1.Session', rpc_method_handlers)
@@ -89,7 +124,7 @@ def add_SessionServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Session:
-    """Opens and closes sessions.
+    """Opens, shows and closes sessions.
     """
 
     @staticmethod
@@ -136,6 +171,60 @@ class Session:
             '/tenure.v1.Session/Close',
             protos_dot_v1_dot_session__pb2.CloseRequest.SerializeToString,
             protos_dot_v1_dot_session__pb2.CloseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Get(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Session/Get',
+            protos_dot_v1_dot_session__pb2.GetRequest.SerializeToString,
+            protos_dot_v1_dot_session__pb2.GetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def List(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Session/List',
+            protos_dot_v1_dot_session__pb2.ListRequest.SerializeToString,
+            protos_dot_v1_dot_session__pb2.ListResponse.FromString,
             options,
             channel_credentials,
             insecure,

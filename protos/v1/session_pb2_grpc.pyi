@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SessionStub:
-    """Opens and closes sessions."""
+    """Opens, shows and closes sessions."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -41,10 +41,16 @@ class SessionStub:
     """Closes a session: a running turn ends as aborted, then all that the session holds is released. Idempotent: a session
     that is not open is no error.
     """
+    Get: _grpc.UnaryUnaryMultiCallable[_session_pb2.GetRequest, _session_pb2.GetResponse]
+    """Shows one session. NOT_FOUND when none of this id is open."""
+    List: _grpc.UnaryUnaryMultiCallable[_session_pb2.ListRequest, _session_pb2.ListResponse]
+    """Shows the open sessions, in the order of their ids, page by page. A session that is open all the while is shown exactly
+    once, whatever opens and closes between the pages. INVALID_ARGUMENT for a page size or token that can not be.
+    """
 
 @_typing.type_check_only
 class SessionAsyncStub(SessionStub):
-    """Opens and closes sessions."""
+    """Opens, shows and closes sessions."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Open: _aio.UnaryUnaryMultiCallable[_session_pb2.OpenRequest, _session_pb2.OpenResponse]  # type: ignore[assignment]
@@ -55,9 +61,15 @@ class SessionAsyncStub(SessionStub):
     """Closes a session: a running turn ends as aborted, then all that the session holds is released. Idempotent: a session
     that is not open is no error.
     """
+    Get: _aio.UnaryUnaryMultiCallable[_session_pb2.GetRequest, _session_pb2.GetResponse]  # type: ignore[assignment]
+    """Shows one session. NOT_FOUND when none of this id is open."""
+    List: _aio.UnaryUnaryMultiCallable[_session_pb2.ListRequest, _session_pb2.ListResponse]  # type: ignore[assignment]
+    """Shows the open sessions, in the order of their ids, page by page. A session that is open all the while is shown exactly
+    once, whatever opens and closes between the pages. INVALID_ARGUMENT for a page size or token that can not be.
+    """
 
 class SessionServicer(metaclass=_abc_1.ABCMeta):
-    """Opens and closes sessions."""
+    """Opens, shows and closes sessions."""
 
     @_abc_1.abstractmethod
     def Open(
@@ -77,6 +89,24 @@ class SessionServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_session_pb2.CloseResponse, _abc.Awaitable[_session_pb2.CloseResponse]]:
         """Closes a session: a running turn ends as aborted, then all that the session holds is released. Idempotent: a session
         that is not open is no error.
+        """
+
+    @_abc_1.abstractmethod
+    def Get(
+        self,
+        request: _session_pb2.GetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_pb2.GetResponse, _abc.Awaitable[_session_pb2.GetResponse]]:
+        """Shows one session. NOT_FOUND when none of this id is open."""
+
+    @_abc_1.abstractmethod
+    def List(
+        self,
+        request: _session_pb2.ListRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_pb2.ListResponse, _abc.Awaitable[_session_pb2.ListResponse]]:
+        """Shows the open sessions, in the order of their ids, page by page. A session that is open all the while is shown exactly
+        once, whatever opens and closes between the pages. INVALID_ARGUMENT for a page size or token that can not be.
         """
 
 def add_SessionServicer_to_server(servicer: SessionServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

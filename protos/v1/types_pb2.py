@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/v1/types.proto\x12\ttenure.v1\"\x19\n\tTextInput\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x1f\n\nTokenInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"5\n\tChatInput\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.tenure.v1.ChatMessage\"v\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\nignore_eos\x18\x03 \x01(\x08\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperature\"\x9c\x01\n\x05Usage\x12\x16\n\x0e\x63ontext_tokens\x18\x01 \x01(\x03\x12\x18\n\x10tokens_from_slot\x18\x02 \x01(\x03\x12\x18\n\x10tokens_from_tree\x18\x03 \x01(\x03\x12\x17\n\x0ftokens_computed\x18\x04 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\x03\x12\x13\n\x0bretractions\x18\x06 \x01(\x03*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/v1/types.proto\x12\ttenure.v1\"\x19\n\tTextInput\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x1f\n\nTokenInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"5\n\tChatInput\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.tenure.v1.ChatMessage\"\xdc\x01\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\nignore_eos\x18\x03 \x01(\x08\x12\x12\n\x05top_k\x18\x04 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x05 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x04H\x04\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\tB\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x07\n\x05_seed\"\x9c\x01\n\x05Usage\x12\x16\n\x0e\x63ontext_tokens\x18\x01 \x01(\x03\x12\x18\n\x10tokens_from_slot\x18\x02 \x01(\x03\x12\x18\n\x10tokens_from_tree\x18\x03 \x01(\x03\x12\x17\n\x0ftokens_computed\x18\x04 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\x03\x12\x13\n\x0bretractions\x18\x06 \x01(\x03*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.v1.types_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=476
-  _globals['_FINISHREASON']._serialized_end=596
+  _globals['_FINISHREASON']._serialized_start=579
+  _globals['_FINISHREASON']._serialized_end=699
   _globals['_TEXTINPUT']._serialized_start=36
   _globals['_TEXTINPUT']._serialized_end=61
   _globals['_TOKENINPUT']._serialized_start=63
@@ -41,8 +41,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHATMESSAGE']._serialized_end=140
   _globals['_CHATINPUT']._serialized_start=142
   _globals['_CHATINPUT']._serialized_end=195
-  _globals['_SAMPLINGPARAMS']._serialized_start=197
-  _globals['_SAMPLINGPARAMS']._serialized_end=315
-  _globals['_USAGE']._serialized_start=318
-  _globals['_USAGE']._serialized_end=474
+  _globals['_SAMPLINGPARAMS']._serialized_start=198
+  _globals['_SAMPLINGPARAMS']._serialized_end=418
+  _globals['_USAGE']._serialized_start=421
+  _globals['_USAGE']._serialized_end=577
 # @@protoc_insertion_point(module_scope)

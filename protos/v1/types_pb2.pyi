@@ -28,7 +28,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     """Never sent."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """The model ended its answer. The turn is part of the session."""
+    """The model ended its answer, or a stop string was completed. The turn is part of the session."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """The accepted number of tokens was generated. The turn is part of the session."""
     FINISH_REASON_ABORT: _FinishReason.ValueType  # 3
@@ -40,7 +40,7 @@ class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """Never sent."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""The model ended its answer. The turn is part of the session."""
+"""The model ended its answer, or a stop string was completed. The turn is part of the session."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """The accepted number of tokens was generated. The turn is part of the session."""
 FINISH_REASON_ABORT: FinishReason.ValueType  # 3
@@ -152,31 +152,70 @@ class SamplingParams(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
+    TOP_K_FIELD_NUMBER: _builtins.int
+    TOP_P_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """Most tokens to generate; at least 1. Absent: all that is left of the context and the pool."""
     temperature: _builtins.float
-    """0 is greedy: the likeliest token, ties to the lowest id. Absent: 0. Other values are refused by this version."""
+    """0 is greedy: the likeliest token, ties to the lowest id. Above 0 the likelihoods are sharpened (below 1) or flattened
+    (above 1) before one is drawn. Absent: 0.
+    """
     ignore_eos: _builtins.bool
     """Goes on past the model's end-of-sequence ids."""
+    top_k: _builtins.int
+    """Draws among the so many likeliest tokens only; at least 0. 0, or absent: among all."""
+    top_p: _builtins.float
+    """Draws among the likeliest tokens that together reach this share only, the one that crosses it included; above 0, at
+    most 1. Absent: 1, which is all. Applied after temperature and top_k.
+    """
+    seed: _builtins.int
+    """Fixes what is drawn: the same seed, input and sampling give the same tokens. At most 2^63 - 1. Absent: the server
+    chooses one at random. TurnStarted says which it was.
+    """
+    @_builtins.property
+    def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Texts that end the answer, at most 16, each of 1 to 256 characters. The text is cut before the first one that is
+        completed; the ids up to and including the one that completed it are told and stay in the session. Special tokens
+        form no text, so none of them can be a part of it.
+        """
+
     def __init__(
         self,
         *,
         max_tokens: _builtins.int | None = ...,
         temperature: _builtins.float | None = ...,
         ignore_eos: _builtins.bool = ...,
+        top_k: _builtins.int | None = ...,
+        top_p: _builtins.float | None = ...,
+        seed: _builtins.int | None = ...,
+        stop: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_tokens", b"max_tokens", "temperature", b"temperature"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "temperature", b"temperature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "seed", b"seed", "stop", b"stop", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
     _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
+    _WhichOneofReturnType__top_k: _TypeAlias = _typing.Literal["top_k"]  # noqa: Y015
+    _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
+    _WhichOneofReturnType__top_p: _TypeAlias = _typing.Literal["top_p"]  # noqa: Y015
+    _WhichOneofArgType__top_p: _TypeAlias = _typing.Literal["_top_p", b"_top_p"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
 
 Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
 

@@ -1,1 +1,1 @@
-"""The command line: `tenure serve | chat | generate | pools | demo`."""
+"""The command line: `tenure serve | chat | generate | sessions | pools | check | demo`."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 from services.cli.books import TurnBook
 from services.cli.lines import LineReader
 from services.cli.report import report_error
-from services.client import Client, ClientSession, Message, TenureError, Turn, connect
+from services.client import Client, ClientSession, Message, SamplingOptions, TenureError, Turn, connect
 
 PROMPT = "you> "
 
@@ -20,16 +20,16 @@ _SESSION_LOST = ("UNAVAILABLE", "SHUTDOWN", "SESSION_CLOSED", "SESSION_EXPIRED",
 _Result = TypeVar("_Result")
 
 
-def run_chat(target: str, *, max_tokens: int, system: str | None) -> int:
-    return asyncio.run(report_error(target, _chat(target, max_tokens, system)))
+def run_chat(target: str, options: SamplingOptions, *, system: str | None) -> int:
+    return asyncio.run(report_error(target, _chat(target, options, system)))
 
 
-async def _chat(target: str, max_tokens: int, system: str | None) -> int:
+async def _chat(target: str, options: SamplingOptions, system: str | None) -> int:
     interrupts = Interrupts()
     reader = LineReader(sys.stdin.fileno())
     async with connect(target) as client, client.session(streaming=True) as session:
         print(f"session {session.session_id}. Ctrl-C stops an answer, Ctrl-D leaves.", flush=True)
-        conversation = Conversation(client, session, max_tokens, system)
+        conversation = Conversation(client, session, options, system)
         while (line := await _ask(reader, interrupts)) is not None:
             if line.strip():
                 await conversation.run_turn(line, interrupts)
@@ -82,17 +82,17 @@ async def _ask(reader: LineReader, interrupts: Interrupts) -> str | None:
 class Conversation:
     """The turns of one session, printed as they come."""
 
-    def __init__(self, client: Client, session: ClientSession, max_tokens: int, system: str | None) -> None:
+    def __init__(self, client: Client, session: ClientSession, options: SamplingOptions, system: str | None) -> None:
         self._client = client
         self._session = session
-        self._max_tokens = max_tokens
+        self._options = options
         self._system = system
         self._book = TurnBook()
 
     async def run_turn(self, line: str, interrupts: Interrupts) -> None:
         """Prints the answer and its books. A turn that is refused or aborted leaves the session as it was."""
         messages = [] if self._system is None else [Message("system", self._system)]
-        turn = self._session.turn(line, messages=messages, max_tokens=self._max_tokens)
+        turn = self._session.turn(line, messages=messages, **self._options)
         is_interrupted = False
         try:
             await interrupts.guard(print_answer(turn))

@@ -4,21 +4,21 @@ import asyncio
 
 from services.cli.chat import print_answer
 from services.cli.report import report_error
-from services.client import Message, connect
+from services.client import Message, SamplingOptions, connect
 
 
-def run_generate(target: str, text: str, *, is_chat: bool, max_tokens: int) -> int:
+def run_generate(target: str, text: str, options: SamplingOptions, *, is_chat: bool) -> int:
     try:
-        return asyncio.run(report_error(target, _generate(target, text, is_chat, max_tokens)))
+        return asyncio.run(report_error(target, _generate(target, text, options, is_chat)))
     except KeyboardInterrupt:
         return 130  # the turn was aborted on the server on the way out
 
 
-async def _generate(target: str, text: str, is_chat: bool, max_tokens: int) -> int:
+async def _generate(target: str, text: str, options: SamplingOptions, is_chat: bool) -> int:
     async with connect(target) as client:
         if is_chat:
-            turn = client.generate(messages=[Message("user", text)], max_tokens=max_tokens)
+            turn = client.generate(messages=[Message("user", text)], **options)
         else:
-            turn = client.generate(text, max_tokens=max_tokens)
+            turn = client.generate(text, **options)
         await print_answer(turn)
     return 0

@@ -1,6 +1,7 @@
 """Entry point of `tenure`: the arguments of each command, and which function runs it."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -20,7 +21,7 @@ Or:       tenure serve                in one terminal, then
 """
 
 _SERVE_HELP: dict[str, str] = {
-    "model": "GGUF file to serve (default: the small model that comes with the package)",
+    "model": "GGUF file or Hugging Face directory to serve (default: the small model that comes with the package)",
     "host": "address to listen on; only this machine can reach the default",
     "port": "port to listen on; 0 takes any free one and says which",
     "insecure_bind": "allow an address that other machines can reach, although there is no access control yet",
@@ -37,7 +38,9 @@ _SERVE_HELP: dict[str, str] = {
     "idle_timeout_s": "seconds without a turn after which a session is closed",
     "streaming_sessions": "keep the KV cache of streaming sessions between their turns",
     "prefix_cache": "share the KV cache of equal beginnings between requests",
-    "unread_tokens_max": "tokens that may wait for a slow reader before its turn is aborted",
+    "unread_tokens_max": "tokens that may wait for a slow reader before its stream is ended",
+    "detach_grace_s": "seconds that a turn runs on when its client is lost, so that it can be resumed",
+    "reflection": "tell clients such as grpcurl what the services look like",
     "full_check_steps": "prove all books page by page every so many steps (their sums are checked every step)",
     "drain_s": "seconds that running turns are given to finish when the server is told to stop",
 }
@@ -45,6 +48,8 @@ _SERVE_HELP: dict[str, str] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Returns its exit code: 0 when all went well, 1 when not, 2 for wrong arguments."""
+    # Read by torch's thread pool when it is loaded: idle threads sleep. Spinning ones slow a busy machine down tenfold.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = build_parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
@@ -58,7 +63,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands.add_parser("serve", help="run the server", formatter_class=_HelpFormatter))
     _add_chat(commands.add_parser("chat", help="talk to a server", formatter_class=_HelpFormatter))
     _add_generate(commands.add_parser("generate", help="continue a text once", formatter_class=_HelpFormatter))
+    _add_sessions(commands.add_parser("sessions", help="list the open sessions", formatter_class=_HelpFormatter))
     _add_pools(commands.add_parser("pools", help="show who owns the KV cache", formatter_class=_HelpFormatter))
+    _add_check(commands.add_parser("check", help="prove the books of the KV cache", formatter_class=_HelpFormatter))
     _add_demo(commands.add_parser("demo", help="show it all, with a server of its own", formatter_class=_HelpFormatter))
     return parser
 
@@ -97,7 +104,7 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
         "Ctrl-C stops an answer and takes its turn back; Ctrl-C or Ctrl-D at the prompt leaves."
     )
     _add_target(parser)
-    _add_max_tokens(parser, 200)
+    _add_sampling(parser, max_tokens=200)
     parser.add_argument("--system", metavar="TEXT", help="instructions to put before the conversation")
     parser.set_defaults(run=_run_chat)
 
@@ -107,7 +114,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", help="what to continue; - reads it from standard input")
     parser.add_argument("--chat", action="store_true", help="take the text as a user's message and answer it")
     _add_target(parser)
-    _add_max_tokens(parser, 100)
+    _add_sampling(parser, max_tokens=100)
     parser.set_defaults(run=_run_generate)
 
 
@@ -115,6 +122,21 @@ def _add_pools(parser: argparse.ArgumentParser) -> None:
     parser.description = "Shows, for each pool of a running server, who owns its pages. The parts always add up."
     _add_target(parser)
     parser.set_defaults(run=_run_pools)
+
+
+def _add_sessions(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Lists the open sessions of a running server: how long they are, and where their KV cache is."
+    _add_target(parser)
+    parser.set_defaults(run=_run_sessions)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Has a running server prove, page by page, that every page of its KV cache has exactly one owner. "
+        "The exit code is 1 when something does not hold."
+    )
+    _add_target(parser)
+    parser.set_defaults(run=_run_check)
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -128,6 +150,17 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help="the server")
+
+
+def _add_sampling(parser: argparse.ArgumentParser, *, max_tokens: int) -> None:
+    _add_max_tokens(parser, max_tokens)
+    parser.add_argument("--temperature", type=float, metavar="X", help="0, the default, takes the likeliest token")
+    parser.add_argument("--top-k", type=int, metavar="N", help="draw among the N likeliest tokens only")
+    parser.add_argument("--top-p", type=float, metavar="P", help="draw among the likeliest tokens that reach P only")
+    parser.add_argument("--seed", type=int, metavar="N", help="draw the same tokens each time")
+    parser.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end the answer before TEXT; may be given more than once"
+    )
 
 
 def _add_max_tokens(parser: argparse.ArgumentParser, default: int) -> None:
@@ -145,21 +178,35 @@ def _run_serve(arguments: argparse.Namespace) -> int:
 
 def _run_chat(arguments: argparse.Namespace) -> int:
     from services.cli.chat import run_chat
+    from services.cli.sampling import read_sampling
 
-    return run_chat(arguments.target, max_tokens=arguments.max_tokens, system=arguments.system)
+    return run_chat(arguments.target, read_sampling(arguments), system=arguments.system)
 
 
 def _run_generate(arguments: argparse.Namespace) -> int:
     from services.cli.generate import run_generate
+    from services.cli.sampling import read_sampling
 
     text = sys.stdin.read() if arguments.text == "-" else arguments.text
-    return run_generate(arguments.target, text, is_chat=arguments.chat, max_tokens=arguments.max_tokens)
+    return run_generate(arguments.target, text, read_sampling(arguments), is_chat=arguments.chat)
+
+
+def _run_sessions(arguments: argparse.Namespace) -> int:
+    from services.cli.sessions import run_sessions
+
+    return run_sessions(arguments.target)
 
 
 def _run_pools(arguments: argparse.Namespace) -> int:
     from services.cli.pools import run_pools
 
     return run_pools(arguments.target)
+
+
+def _run_check(arguments: argparse.Namespace) -> int:
+    from services.cli.check import run_check
+
+    return run_check(arguments.target)
 
 
 def _run_demo(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from services.client import TenureError
 
 
 async def report_error(target: str, command: Coroutine[None, None, int]) -> int:
-    """Awaits `command`. A TenureError becomes one line on standard error, and exit code 1."""
+    """Awaits `command`. A TenureError, or a value that can't be sent, becomes one line on standard error, and 1."""
     try:
         return await command
     except TenureError as error:
@@ -17,4 +17,7 @@ async def report_error(target: str, command: Coroutine[None, None, int]) -> int:
             print(f"tenure: no server answers at {target}; start one with: tenure serve", file=sys.stderr)
         else:
             print(f"tenure: {error}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"tenure: {error}", file=sys.stderr)
         return 1

@@ -6,19 +6,26 @@ async with connect("127.0.0.1:50051") as client:
             print(piece.text, end="")
 """
 
-from services.client.client import Client, ClientSession, Message, connect
+from services.client.client import Client, ClientSession, connect
 from services.client.errors import TenureError
+from services.client.model import CheckReport, ModelInfo
 from services.client.pools import Pool, PoolStats
+from services.client.requests import Message, SamplingOptions
+from services.client.sessions import SessionInfo
 from services.client.turn import FinishReason, Piece, Turn, Usage
 
 __all__ = [
+    "CheckReport",
     "Client",
     "ClientSession",
     "FinishReason",
     "Message",
+    "ModelInfo",
     "Piece",
     "Pool",
     "PoolStats",
+    "SamplingOptions",
+    "SessionInfo",
     "TenureError",
     "Turn",
     "Usage",

@@ -1,50 +1,40 @@
 """The client: connect, open sessions, run turns."""
 
-import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, Unpack
 
 from grpc import aio
 from grpc_health.v1 import health_pb2
 
-from protos.v1 import (
-    admin_pb2,
-    admin_pb2_grpc,
-    generate_pb2,
-    generate_pb2_grpc,
-    session_pb2,
-    session_pb2_grpc,
-    types_pb2,
-)
+from protos.v1 import admin_pb2, admin_pb2_grpc, generate_pb2_grpc, session_pb2, session_pb2_grpc
 from services.client.errors import TenureError, to_error
+from services.client.model import CheckReport, ModelInfo, decode_check, decode_model
 from services.client.pools import PoolStats, decode_pools
+from services.client.requests import Message, SamplingOptions, TurnInput, build_request
+from services.client.sessions import SessionInfo, decode_session
+from services.client.stream import RESUME_TIMEOUT_S
 from services.client.turn import Turn
 from services.limits import client_options
 
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a dialogue."""
-
-    role: str
-    content: str
+_Response = TypeVar("_Response")
 
 
-def connect(target: str) -> "Client":
+def connect(target: str, *, resume_timeout_s: float = RESUME_TIMEOUT_S) -> "Client":
     """A client of the server at `target`, as in `127.0.0.1:50051`. Use it as `async with connect(...) as client`.
 
-    The connection is made with the first call.
+    The connection is made with the first call. When it breaks, turns that run are resumed on a new one, for which the
+    client tries for `resume_timeout_s`; 0 gives up at once.
     """
-    return Client(aio.insecure_channel(target, options=client_options()))
+    return Client(aio.insecure_channel(target, options=client_options()), resume_timeout_s)
 
 
 class Client:
     """Runs turns with and without sessions. Every call raises TenureError when the server says no, or nothing."""
 
-    def __init__(self, channel: aio.Channel) -> None:
+    def __init__(self, channel: aio.Channel, resume_timeout_s: float = RESUME_TIMEOUT_S) -> None:
         self._channel = channel
+        self._resume_timeout_s = resume_timeout_s
         self._sessions = session_pb2_grpc.SessionStub(channel)
         self._generate = generate_pb2_grpc.GenerateStub(channel)
         self._admin = admin_pb2_grpc.AdminStub(channel)
@@ -68,10 +58,7 @@ class Client:
 
     async def is_ready(self) -> bool:
         """Whether the server takes turns now. Raises TenureError when it does not answer at all."""
-        try:
-            answer = await self._check_health(health_pb2.HealthCheckRequest(service="readiness"))
-        except aio.AioRpcError as error:
-            raise to_error(error) from None
+        answer = await _answer(self._check_health(health_pb2.HealthCheckRequest(service="readiness")))
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     def session(
@@ -79,7 +66,7 @@ class Client:
     ) -> "ClientSession":
         """A session, opened by `async with` and closed at its end. Without a name the server chooses one."""
         request = session_pb2.OpenRequest(session_id=session_id, streaming=streaming, idle_timeout_s=idle_timeout_s)
-        return ClientSession(self._sessions, self._generate, request)
+        return ClientSession(self._sessions, self._generate, request, self._resume_timeout_s)
 
     def generate(
         self,
@@ -88,21 +75,45 @@ class Client:
         token_ids: Sequence[int] | None = None,
         messages: Sequence[Message] | None = None,
         turn_id: str | None = None,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        ignore_eos: bool = False,
         timeout_s: float | None = None,
+        **options: Unpack[SamplingOptions],
     ) -> Turn:
         """One turn without a session. `text` is continued as it is; `messages` go through the model's chat template."""
-        request = _build_request(text, token_ids, messages, turn_id, max_tokens, temperature, ignore_eos)
-        return Turn(self._generate, request, timeout_s=timeout_s)
+        request = build_request(TurnInput(text, token_ids, messages), turn_id, options)
+        return Turn(self._generate, request, timeout_s=timeout_s, resume_timeout_s=self._resume_timeout_s)
 
     async def pools(self) -> PoolStats:
         """The server's books."""
-        try:
-            return decode_pools(await self._admin.PoolStats(admin_pb2.PoolStatsRequest()))
-        except aio.AioRpcError as error:
-            raise to_error(error) from None
+        return decode_pools(await _answer(self._admin.PoolStats(admin_pb2.PoolStatsRequest())))
+
+    async def check(self) -> CheckReport:
+        """Has the server prove its books page by page, now."""
+        return decode_check(await _answer(self._admin.Check(admin_pb2.CheckRequest())))
+
+    async def model(self) -> ModelInfo:
+        """What is served."""
+        return decode_model(await _answer(self._admin.GetModel(admin_pb2.GetModelRequest())))
+
+    async def config(self) -> dict[str, str]:
+        """The server's configuration in force."""
+        response = await _answer(self._admin.GetConfig(admin_pb2.GetConfigRequest()))
+        return {setting.name: setting.value for setting in response.settings}
+
+    async def find_session(self, session_id: str) -> SessionInfo:
+        """One open session. Raises TenureError, SESSION_UNKNOWN."""
+        response = await _answer(self._sessions.Get(session_pb2.GetRequest(session_id=session_id)))
+        return decode_session(response.session)
+
+    async def sessions(self, page_size: int = 0) -> AsyncIterator[SessionInfo]:
+        """All open sessions, in the order of their ids; asked for page by page as they are read."""
+        request = session_pb2.ListRequest(page_size=page_size)
+        while True:
+            response = await _answer(self._sessions.List(request))
+            for info in response.sessions:
+                yield decode_session(info)
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
 
 
 class ClientSession:
@@ -113,7 +124,9 @@ class ClientSession:
         sessions: "session_pb2_grpc.SessionAsyncStub",
         generate: "generate_pb2_grpc.GenerateAsyncStub",
         request: session_pb2.OpenRequest,
+        resume_timeout_s: float = RESUME_TIMEOUT_S,
     ) -> None:
+        self._resume_timeout_s = resume_timeout_s
         self._sessions = sessions
         self._generate = generate
         self._request = request
@@ -138,20 +151,14 @@ class ClientSession:
             return
 
     async def open(self) -> None:
-        try:
-            response = await self._sessions.Open(self._request)
-        except aio.AioRpcError as error:
-            raise to_error(error) from None
+        response = await _answer(self._sessions.Open(self._request))
         self.session_id = response.session_id
 
     async def close(self) -> None:
         """Ends a running turn, and releases all that the session holds. Idempotent."""
         if self._last is not None:
             await self._last.leave()
-        try:
-            await self._sessions.Close(session_pb2.CloseRequest(session_id=self.session_id))
-        except aio.AioRpcError as error:
-            raise to_error(error) from None
+        await _answer(self._sessions.Close(session_pb2.CloseRequest(session_id=self.session_id)))
 
     def turn(
         self,
@@ -162,10 +169,8 @@ class ClientSession:
         token_ids: Sequence[int] | None = None,
         turn_id: str | None = None,
         parent: str | None = None,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        ignore_eos: bool = False,
         timeout_s: float | None = None,
+        **options: Unpack[SamplingOptions],
     ) -> Turn:
         """The next turn: what the user says (`content`), or chat messages, or raw text, or token ids; one of them.
 
@@ -173,43 +178,24 @@ class ClientSession:
         """
         if content is not None:
             messages = (*(messages or ()), Message("user", content))
-        request = _build_request(text, token_ids, messages, turn_id, max_tokens, temperature, ignore_eos)
+        request = build_request(TurnInput(text, token_ids, messages), turn_id, options)
         request.session_id = self.session_id
         if parent is not None:
             request.parent_turn_id = parent
         predecessor = self._last if self._request.streaming else None
-        self._last = Turn(self._generate, request, predecessor=predecessor, timeout_s=timeout_s)
+        self._last = Turn(
+            self._generate,
+            request,
+            predecessor=predecessor,
+            timeout_s=timeout_s,
+            resume_timeout_s=self._resume_timeout_s,
+        )
         return self._last
 
 
-def _build_request(
-    text: str | None,
-    token_ids: Sequence[int] | None,
-    messages: Sequence[Message] | None,
-    turn_id: str | None,
-    max_tokens: int | None,
-    temperature: float | None,
-    ignore_eos: bool,
-) -> generate_pb2.GenerateRequest:
-    given = [
-        name for name, value in (("text", text), ("token_ids", token_ids), ("messages", messages)) if value is not None
-    ]
-    if len(given) != 1:
-        raise ValueError(f"give one of text, token_ids and messages, not {', '.join(given) or 'none'}")
-    request = generate_pb2.GenerateRequest(
-        # The client names its turns: only so can it abort one whose first message it has not seen.
-        turn_id=uuid.uuid4().hex if turn_id is None else turn_id,
-        sampling=types_pb2.SamplingParams(max_tokens=max_tokens, temperature=temperature, ignore_eos=ignore_eos),
-    )
-    if text is not None:
-        request.text.text = text
-        request.text.SetInParent()
-    elif token_ids is not None:
-        request.tokens.token_ids.extend(token_ids)
-        request.tokens.SetInParent()
-    else:
-        request.chat.messages.extend(
-            types_pb2.ChatMessage(role=message.role, content=message.content) for message in messages or ()
-        )
-        request.chat.SetInParent()
-    return request
+async def _answer(call: Awaitable[_Response]) -> _Response:
+    """Awaits a call. Raises TenureError."""
+    try:
+        return await call
+    except aio.AioRpcError as error:
+        raise to_error(error) from None

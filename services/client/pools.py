@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from protos.v1 import admin_pb2
 
-_KINDS = {admin_pb2.POOL_KIND_FULL: "full", admin_pb2.POOL_KIND_ROWS: "rows"}
+KINDS = {admin_pb2.POOL_KIND_FULL: "full", admin_pb2.POOL_KIND_ROWS: "rows"}
+"""Kinds of pools by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def decode_pools(response: admin_pb2.PoolStatsResponse) -> PoolStats:
 
 def _decode_pool(pool: admin_pb2.Pool) -> Pool:
     return Pool(
-        kind=_KINDS.get(pool.kind, f"kind {pool.kind}"),
+        kind=KINDS.get(pool.kind, f"kind {pool.kind}"),
         total=pool.total,
         available=pool.available,
         evictable=pool.evictable,

@@ -8,7 +8,8 @@ from enum import StrEnum
 from grpc import aio
 
 from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
-from services.client.errors import TenureError, to_error
+from services.client.errors import TenureError
+from services.client.stream import RESUME_TIMEOUT_S, TurnMessages
 
 ABORT_TIMEOUT_S = 2.0
 """How long leaving a turn early may take; after it the connection is simply let go."""
@@ -51,7 +52,8 @@ class Turn:
     """Iterate it once: `async for piece in turn`. Raises TenureError when it is refused or aborted.
 
     Whoever leaves early (by `break`, by cancellation, by an exception) has the turn aborted on the server, which rolls
-    the session back to what it was before. After the end `usage`, `finish_reason` and `session_len` are set.
+    the session back to what it was before. A stream that is lost is resumed, with every token once. After the end
+    `usage`, `finish_reason` and `session_len` are set.
     """
 
     def __init__(
@@ -62,29 +64,39 @@ class Turn:
         *,
         predecessor: "Turn | None" = None,
         timeout_s: float | None = None,
+        resume_timeout_s: float = RESUME_TIMEOUT_S,
     ) -> None:
         self.turn_id: str = request.turn_id
         self.new_tokens: int | None = None
         """Tokens that came new with this turn; set once it is accepted."""
         self.max_tokens: int | None = None
         """Most tokens that will be generated; set once it is accepted."""
+        self.seed: int | None = None
+        """What the tokens are drawn with; set once it is accepted."""
+        self.attempt: int | None = None
+        """How often a turn of this id was accepted, this time included; set once it is."""
         self.usage: Usage | None = None
         self.finish_reason: FinishReason | None = None
+        self.stop_string: str | None = None
+        """The stop string that ended the answer, if one did."""
         self.session_len: int | None = None
         """Tokens that the session consists of after the turn; None without a session."""
         self._stub = stub
         self._request = request
         self._predecessor = predecessor
-        self._timeout_s = timeout_s
-        self._call: aio.UnaryStreamCall[generate_pb2.GenerateRequest, generate_pb2.GenerateResponse] | None = None
-        self._reading: asyncio.Future[object] | None = None
+        self._timeouts_s = (timeout_s, resume_timeout_s)
+        self._messages: TurnMessages | None = None
         self._leaving: asyncio.Task[None] | None = None
-        self._is_over = False
 
     @property
     def is_committed(self) -> bool:
         """Whether the turn is part of its session now."""
         return self.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+
+    @property
+    def resumptions(self) -> int:
+        """How often its stream was lost and found again."""
+        return 0 if self._messages is None else self._messages.resumptions
 
     def __aiter__(self) -> AsyncGenerator[Piece, None]:
         return self._run()
@@ -95,49 +107,35 @@ class Turn:
 
     async def leave(self) -> None:
         """Ends the turn by roll-back, unless it has ended. Returns when the server has done so. Idempotent."""
-        if self._call is None or self._is_over:
+        if self._messages is None or self._messages.is_over:
             return
         if self._leaving is None:
-            self._leaving = asyncio.create_task(self._abort(), name=f"abort {self.turn_id}")
+            self._leaving = asyncio.create_task(self._abort(self._messages), name=f"abort {self.turn_id}")
         # Shielded: a second Ctrl-C gives up waiting, but the server still gets its Abort.
         await asyncio.shield(self._leaving)
 
     async def _run(self) -> AsyncGenerator[Piece, None]:
-        if self._call is not None:
+        if self._messages is not None:
             raise RuntimeError("a turn runs once; start another one")
         if self._predecessor is not None:
             await self._predecessor.leave()
             self._predecessor = None
-        self._call = self._stub.Generate(self._request, timeout=self._timeout_s)
+        self._messages = TurnMessages(self._stub, self._request, *self._timeouts_s)
         try:
-            while (message := await self._read()) is not None:
+            while (message := await self._messages.read()) is not None:
                 piece = self._take(message)
                 if piece is not None:
                     yield piece
         finally:
             await self.leave()
 
-    async def _read(self) -> generate_pb2.GenerateResponse | None:
-        """The next message, None at the end. A cancelled reader leaves the call alive, so that its end can be told."""
-        assert self._call is not None, "the turn has begun"
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._call.read())
-        try:
-            message = await asyncio.shield(self._reading)
-        except aio.AioRpcError as error:
-            self._is_over = True
-            raise to_error(error) from None
-        self._reading = None
-        if isinstance(message, generate_pb2.GenerateResponse):
-            return message
-        self._is_over = True
-        return None
-
     def _take(self, message: generate_pb2.GenerateResponse) -> Piece | None:
         match message.WhichOneof("event"):
             case "started":
                 self.new_tokens = message.started.new_tokens
                 self.max_tokens = message.started.max_tokens
+                self.seed = message.started.seed
+                self.attempt = message.started.attempt
                 return None
             case "delta":
                 return Piece(message.delta.text, tuple(message.delta.token_ids))
@@ -150,6 +148,7 @@ class Turn:
     def _finish(self, finished: generate_pb2.TurnFinished) -> None:
         usage = finished.usage
         self.finish_reason = _FINISH_REASONS.get(finished.finish_reason)
+        self.stop_string = finished.stop_string if finished.HasField("stop_string") else None
         self.session_len = finished.session_len if finished.HasField("session_len") else None
         self.usage = Usage(
             context_tokens=usage.context_tokens,
@@ -160,20 +159,18 @@ class Turn:
             retractions=usage.retractions,
         )
 
-    async def _abort(self) -> None:
+    async def _abort(self, messages: TurnMessages) -> None:
         """Has the server end the turn and reads how it ended; lets the connection go when that takes too long."""
-        assert self._call is not None, "the turn has begun"
         request = generate_pb2.AbortRequest(turn_id=self.turn_id)
         if self._request.HasField("session_id"):
             request.session_id = self._request.session_id
         try:
             async with asyncio.timeout(ABORT_TIMEOUT_S):
                 await self._stub.Abort(request)
-                while (message := await self._read()) is not None:
+                async for message in messages.rest():
                     self._take(message)
         except (TenureError, TimeoutError, aio.AioRpcError):
             # TURN_ABORTED is what was asked for; a server that is gone has no turn left to end.
             pass
         finally:
-            self._is_over = True
-            self._call.cancel()
+            messages.close()

@@ -1,4 +1,4 @@
-"""The command line as a person uses it: demo, chat with Ctrl-C, generate, pools."""
+"""The command line as a person uses it: demo, chat with Ctrl-C, generate, sessions, pools, check."""
 
 import re
 import signal
@@ -125,6 +125,75 @@ def test_generate_when_refused_then_one_line_and_exit_code_1(target: str) -> Non
     assert len(done.stderr.splitlines()) == 1
 
 
+SAMPLED = ("generate", "--max-tokens", "12", "--temperature", "1", "--top-k", "40", "--top-p", "0.9")
+
+
+def test_generate_when_seeded_then_repeated_and_without_a_seed_not(target: str) -> None:
+    text = "Once upon a time there was a small dog."
+    seeded = [tenure(*SAMPLED, "--target", target, "--seed", "7", text) for _ in range(2)]
+    free = [tenure(*SAMPLED, "--target", target, text) for _ in range(2)]
+    assert [done.returncode for done in (*seeded, *free)] == [0, 0, 0, 0]
+    assert seeded[0].stdout == seeded[1].stdout
+    assert len({done.stdout for done in (*seeded, *free)}) == 3
+
+
+def test_generate_when_a_stop_string_comes_then_cut_before_it(target: str) -> None:
+    done = tenure("generate", "--target", target, "--stop", "nowhere", "--stop", "Paris", "The capital of France is")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Paris" not in done.stdout
+    assert len(done.stdout) < 40
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "told"),
+    [
+        ("--temperature", "nan", "sampling.temperature: must be a finite number"),
+        ("--top-p", "2", "sampling.top_p: must be above 0"),
+        ("--seed", "-1", "seed: -1 is out of range"),
+        ("--stop", "", "sampling.stop: has an empty text"),
+    ],
+)
+def test_generate_when_sampling_can_not_be_then_one_line(target: str, flag: str, value: str, told: str) -> None:
+    done = tenure("generate", "--target", target, f"{flag}={value}", "x")
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_chat_when_greedy_and_stopped_then_the_books_follow_what_was_told(target: str) -> None:
+    done = tenure(
+        *("chat", "--target", target, "--max-tokens", "20", "--stop", "!", "--temperature", "0"),
+        stdin="Say hello!\nAgain!\n",
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(BOOKS.findall(done.stdout)) == 2
+    assert "!" not in "".join(line for line in done.stdout.splitlines() if not line.startswith(("[", "session")))
+
+
+def test_sessions_when_asked_then_each_open_one_is_a_row(target: str) -> None:
+    assert tenure("sessions", "--target", target).stdout == "no session is open\n"
+    with Chat(target).process as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        name = re.match(rb"session (\w+)\.", process.stdout.readline())
+        assert name is not None
+        done = tenure("sessions", "--target", target)
+        assert (done.returncode, done.stderr) == (0, "")
+        header, row = done.stdout.splitlines()
+        assert header.split() == ["session", "kind", "tokens", "kv", "kv", "tokens", "pages", "running"]
+        assert row.split() == [name[1].decode(), "streaming", "0", "none", "0", "0", "-"]
+        process.stdin.close()
+        process.wait(10)
+
+
+def test_check_when_asked_then_every_page_has_one_owner(target: str) -> None:
+    done = tenure("check", "--target", target)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(
+        r"every page has exactly one owner \(\d+ checks passed since the server started\)\n", done.stdout
+    )
+
+
 def test_pools_when_asked_then_the_table_adds_up(target: str) -> None:
     done = tenure("pools", "--target", target)
     assert (done.returncode, done.stderr) == (0, "")
@@ -134,7 +203,7 @@ def test_pools_when_asked_then_the_table_adds_up(target: str) -> None:
     assert "balanced; " in done.stdout
 
 
-@pytest.mark.parametrize("command", [("pools",), ("chat",), ("generate", "x")])
+@pytest.mark.parametrize("command", [("pools",), ("sessions",), ("check",), ("chat",), ("generate", "x")])
 def test_command_when_no_server_answers_then_says_how_to_start_one(command: tuple[str, ...]) -> None:
     done = tenure(*command, "--target", "127.0.0.1:1")
     assert done.returncode == 1

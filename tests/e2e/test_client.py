@@ -11,7 +11,6 @@ from services.client import Client, ClientSession, FinishReason, Message, PoolSt
 from tests.kit.server_process import ready_server
 
 VOCAB_SIZE = 49152
-CONTEXT_LEN = 512
 POOL_PAGES = 128
 
 
@@ -198,66 +197,6 @@ async def test_ordinary_session_when_branched_then_each_branch_continues_its_par
         with pytest.raises(TenureError) as caught:
             await collect(session.turn("Hm?", parent="nobody"))
         assert (caught.value.reason, caught.value.code) == ("PARENT_UNKNOWN", grpc.StatusCode.NOT_FOUND)
-
-
-REFUSED: list[tuple[str, str, grpc.StatusCode, str | None]] = [
-    ("no_ids", "INPUT_MISSING", grpc.StatusCode.INVALID_ARGUMENT, "tokens.token_ids"),
-    ("no_text", "INPUT_MISSING", grpc.StatusCode.INVALID_ARGUMENT, "text.text"),
-    ("id_past_vocabulary", "TOKEN_OUT_OF_RANGE", grpc.StatusCode.INVALID_ARGUMENT, "tokens.token_ids"),
-    ("negative_id", "TOKEN_OUT_OF_RANGE", grpc.StatusCode.INVALID_ARGUMENT, "tokens.token_ids"),
-    ("no_tokens_wanted", "FIELD_INVALID", grpc.StatusCode.INVALID_ARGUMENT, "sampling.max_tokens"),
-    ("temperature", "SAMPLING_UNSUPPORTED", grpc.StatusCode.INVALID_ARGUMENT, "sampling.temperature"),
-    ("too_long", "PROMPT_EXCEEDS_CONTEXT", grpc.StatusCode.OUT_OF_RANGE, None),
-    ("unknown_role", "CHAT_INVALID", grpc.StatusCode.INVALID_ARGUMENT, "chat.messages"),
-    ("name", "FIELD_INVALID", grpc.StatusCode.INVALID_ARGUMENT, "turn_id"),
-]
-
-
-def refused_turn(client: Client, kind: str) -> Turn:
-    match kind:
-        case "no_ids":
-            return client.generate(token_ids=[])
-        case "no_text":
-            return client.generate("")
-        case "id_past_vocabulary":
-            return client.generate(token_ids=[1, VOCAB_SIZE])
-        case "negative_id":
-            return client.generate(token_ids=[-1])
-        case "no_tokens_wanted":
-            return client.generate("x", max_tokens=0)
-        case "temperature":
-            return client.generate("x", temperature=0.5)
-        case "too_long":
-            return client.generate(token_ids=[1] * CONTEXT_LEN)
-        case "unknown_role":
-            return client.generate(messages=[Message("wizard", "x")])
-        case "name":
-            return client.generate("x", turn_id="a\nb")
-        case _:
-            raise ValueError(kind)
-
-
-@pytest.mark.parametrize(("kind", "reason", "code", "field"), REFUSED)
-async def test_generate_when_a_field_can_not_be_then_typed_error(
-    client: Client, kind: str, reason: str, code: grpc.StatusCode, field: str | None
-) -> None:
-    with pytest.raises(TenureError) as caught:
-        await collect(refused_turn(client, kind))
-    assert (caught.value.reason, caught.value.code) == (reason, code)
-    if field is not None:
-        assert caught.value.field == field
-
-
-async def test_generate_when_prompt_leaves_one_token_then_one_token(client: Client) -> None:
-    turn = client.generate(token_ids=[1] * (CONTEXT_LEN - 1), ignore_eos=True)
-    assert len(await collect(turn)) == 1
-    assert (turn.max_tokens, turn.finish_reason) == (1, FinishReason.LENGTH)
-
-
-async def test_turn_when_the_session_is_unknown_then_not_found(client: Client) -> None:
-    with pytest.raises(TenureError) as caught:
-        await collect(client.session("nobody").turn("Hello?"))
-    assert (caught.value.reason, caught.value.code) == ("SESSION_UNKNOWN", grpc.StatusCode.NOT_FOUND)
 
 
 async def test_open_when_the_name_is_taken_then_already_exists(client: Client) -> None:

@@ -10,7 +10,7 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2
 
-from services.client import FinishReason, TenureError, connect
+from services.client import FinishReason, Message, TenureError, connect
 from tests.kit.server_process import LISTENING, READY, ready_server, server_process
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -114,7 +114,7 @@ async def test_drain_when_it_is_given_time_then_the_turn_finishes_and_new_ones_a
 
 async def test_signal_when_sent_again_then_the_server_leaves_at_once() -> None:
     with server_process("--drain-s", "600") as server:
-        async with connect(server.wait_for(READY)) as client:
+        async with connect(server.wait_for(READY), resume_timeout_s=0.2) as client:
             stream = aiter(client.generate("Count to one thousand:", max_tokens=400, ignore_eos=True))
             await anext(stream)
             server.process.send_signal(signal.SIGTERM)
@@ -123,3 +123,27 @@ async def test_signal_when_sent_again_then_the_server_leaves_at_once() -> None:
             assert (code, took_s < 2) == (130, True), server.output()
             with pytest.raises(TenureError):
                 await anext(stream)
+
+
+async def test_streaming_sessions_when_off_then_refused_by_name_and_ordinary_ones_work() -> None:
+    with ready_server("--no-streaming-sessions") as (_server, target):
+        async with connect(target) as client:
+            with pytest.raises(TenureError) as caught:
+                await client.session().open()
+            assert (caught.value.reason, caught.value.code) == (
+                "STREAMING_DISABLED",
+                grpc.StatusCode.FAILED_PRECONDITION,
+            )
+            async with client.session("tree", streaming=False) as session:
+                root = session.turn("My name is Ada. Remember it, please.", max_tokens=6)
+                first = await root.text()
+                assert first
+                child = session.turn("Who am I?", parent=root.turn_id, max_tokens=6)
+                assert await child.text()
+                assert child.usage is not None
+                assert child.usage.tokens_from_tree >= 16, "the prefix cache is on"
+                assert [info.session_id async for info in client.sessions()] == ["tree"]
+            assert await client.generate(messages=[Message("user", "Hello!")], max_tokens=4).text()
+            assert "streaming_sessions" not in (await client.model()).features
+            stats = await client.pools()
+            assert (stats.balanced, stats.sessions_open, stats.find("full").session_held) == (True, 0, 0)

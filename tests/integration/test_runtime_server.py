@@ -2,71 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import grpc
 import pytest
-from tokenizers import pre_tokenizers
 
-from services.client import Client, FinishReason, TenureError, Turn, connect
+from services.client import FinishReason, TenureError
 from services.config import ServeConfig
 from services.loading import LoadedModel, LoadingCrashed, Progress
 from services.server import Announcer, Server
-from services.tokenization.tokenizer import Tokenizer, byte_level_encoders
-from services.tokenization.vocabulary import NORMAL, Vocabulary, byte_alphabet
-from tests.kit.shadow_executor import ShadowExecutor, shadow_capabilities
+from tests.kit.server_rig import CONFIG, running_server
 
 PROMPT = [7, 1, 9, 4]
-CONFIG = ServeConfig(port=0, page_size=4, pool_tokens=252, rows=7, context_len=128, chunk_tokens=8, full_check_steps=1)
-
-
-def byte_tokenizer() -> Tokenizer:
-    """256 tokens, one a byte."""
-    alphabet = byte_alphabet()
-    vocabulary = Vocabulary([alphabet[byte] for byte in range(256)], [NORMAL] * 256)
-    return Tokenizer(vocabulary, byte_level_encoders(vocabulary, [], pre_tokenizers.ByteLevel(add_prefix_space=False)))
-
-
-@dataclass(slots=True)
-class ServerRig:
-    executor: ShadowExecutor
-    stop: asyncio.Event
-    run: asyncio.Task[int]
-    client: Client
-
-    async def collect(self, turn: Turn) -> list[int]:
-        return [token_id async for piece in turn for token_id in piece.token_ids]
-
-
-@dataclass(slots=True)
-class Lines:
-    """What the server announces."""
-
-    ready: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-    def hear(self, line: str) -> None:
-        if line.startswith("ready on "):
-            self.ready.set_result(line.removeprefix("ready on "))
-
-
-@asynccontextmanager
-async def running_server() -> AsyncIterator[ServerRig]:
-    executor = ShadowExecutor(shadow_capabilities())
-    lines, stop = Lines(), asyncio.Event()
-
-    async def load(_config: ServeConfig, _progress: Progress) -> LoadedModel:
-        return LoadedModel(executor, byte_tokenizer(), None, ())
-
-    server = Server(CONFIG, Announcer(lines.hear, lambda _done, _what: None), load)
-    run = asyncio.create_task(server.run(stop))
-    try:
-        async with asyncio.timeout(10), connect(await lines.ready) as client:
-            yield ServerRig(executor, stop, run, client)
-    finally:
-        stop.set()
-        await run
 
 
 async def test_forward_when_it_fails_then_internal_with_its_reason_and_the_server_goes_on() -> None:

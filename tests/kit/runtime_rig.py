@@ -63,6 +63,8 @@ class RuntimeRig:
         session: str | None = None,
         max_tokens: int | None = 8,
         deadline_s: float | None = None,
+        stop: Sequence[str] = (),
+        content: bytes = b"",
     ) -> LiveStream:
         return await self.engine.submit(
             TurnRequest(
@@ -71,6 +73,8 @@ class RuntimeRig:
                 session_id=None if session is None else SessionId(session),
                 max_tokens=max_tokens,
                 deadline_s=deadline_s,
+                stop_strings=tuple(stop),
+                content=content,
             )
         )
 

@@ -31,13 +31,19 @@ def test_package_when_read_then_versioned(file: FileDescriptor) -> None:
     [
         (types_pb2.SamplingParams, "temperature"),
         (types_pb2.SamplingParams, "max_tokens"),
+        (types_pb2.SamplingParams, "top_k"),
+        (types_pb2.SamplingParams, "top_p"),
+        (types_pb2.SamplingParams, "seed"),
         (session_pb2.OpenRequest, "session_id"),
         (session_pb2.OpenRequest, "idle_timeout_s"),
         (generate_pb2.GenerateRequest, "session_id"),
         (generate_pb2.GenerateRequest, "turn_id"),
         (generate_pb2.GenerateRequest, "parent_turn_id"),
         (generate_pb2.AbortRequest, "session_id"),
+        (generate_pb2.ResumeRequest, "session_id"),
+        (generate_pb2.ResumeRequest, "held_ids_sha256"),
         (generate_pb2.TurnFinished, "session_len"),
+        (generate_pb2.TurnFinished, "stop_string"),
     ],
 )
 def test_field_when_zero_differs_from_absent_then_presence_is_kept(message: type[Message], field: str) -> None:

@@ -19,6 +19,8 @@ from services.config import ConfigError, ServeConfig, is_loopback, join_address,
         (["--threads", "0"], "--threads"),
         (["--idle-timeout-s", "nan"], "--idle-timeout-s"),
         (["--drain-s", "-1"], "--drain-s"),
+        (["--detach-grace-s", "-0.1"], "--detach-grace-s"),
+        (["--detach-grace-s", "inf"], "--detach-grace-s"),
         (["--model", "/nowhere/model.gguf"], "--model"),
         (["--host", "192.0.2.1"], "--host"),
         (["--host", "example.org"], "--host"),
@@ -38,6 +40,18 @@ def parse(*arguments: str) -> ServeConfig:
 
 def test_serve_flags_when_none_is_given_then_the_defaults() -> None:
     assert parse() == ServeConfig()
+
+
+def test_runtime_config_when_derived_then_the_flags_are_in_it() -> None:
+    runtime = parse("--detach-grace-s", "0", "--unread-tokens-max", "7", "--full-check-steps", "3").runtime()
+    assert (runtime.detach_grace_s, runtime.unread_ids_max, runtime.full_check_steps) == (0.0, 7, 3)
+
+
+def test_features_when_parts_are_off_then_not_among_them() -> None:
+    assert set(parse().features(has_chat=True)) - set(parse().features(has_chat=False)) == {"chat"}
+    off = parse("--no-streaming-sessions", "--no-prefix-cache", "--no-reflection")
+    assert off.features(has_chat=False) == ("sampling", "stop_strings", "resume")
+    assert not off.reflection
 
 
 def test_serve_flags_when_given_then_in_force() -> None:

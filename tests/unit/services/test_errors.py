@@ -7,9 +7,21 @@ from grpc import aio
 
 from engine.core.commands import AbortReason
 from engine.core.errors import Refusal, RefusalReason
+from engine.runtime.handle import StreamReason, StreamRefusal
 from services.client import TenureError
 from services.client.errors import to_error
-from services.errors import ABORTS, DETAILS_KEY, REFUSALS, Problem, from_abort, from_refusal, invalid_field, to_status
+from services.errors import (
+    ABORTS,
+    DETAILS_KEY,
+    REFUSALS,
+    STREAMS,
+    Problem,
+    from_abort,
+    from_refusal,
+    from_stream_refusal,
+    invalid_field,
+    to_status,
+)
 from services.limits import LIMITS
 
 RETRYABLE = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
@@ -31,6 +43,13 @@ def test_from_refusal_when_any_reason_then_the_client_sees_it(reason: RefusalRea
     assert error.message == "too much"
 
 
+@pytest.mark.parametrize("reason", StreamReason)
+def test_from_stream_refusal_when_any_reason_then_the_client_sees_it(reason: StreamReason) -> None:
+    error = tell_client(from_stream_refusal(StreamRefusal(reason, "no", field="turn_id", value="t", limit=8)))
+    assert (error.reason, error.code, error.field) == (reason.value, STREAMS[reason].code, "turn_id")
+    assert error.metadata == {"value": "t", "limit": "8"}
+
+
 @pytest.mark.parametrize("reason", AbortReason)
 def test_from_abort_when_any_reason_then_the_client_sees_it(reason: AbortReason) -> None:
     error = tell_client(from_abort(reason, "why"))
@@ -38,7 +57,7 @@ def test_from_abort_when_any_reason_then_the_client_sees_it(reason: AbortReason)
     assert error.message.endswith(": why")
 
 
-ROWS = [(row.code, row.retry_after_s) for row in REFUSALS.values()]
+ROWS = [(row.code, row.retry_after_s) for row in (*REFUSALS.values(), *STREAMS.values())]
 ROWS += [(row.code, row.retry_after_s) for row in ABORTS.values()]
 
 

@@ -7,11 +7,12 @@ import grpc
 import pytest
 
 from engine.core.ids import pack_ids
-from services.drafts import ChatDraft, IdsDraft, OpenDraft, TextDraft, TurnDraft
+from engine.core.sampling import SEED_MAX, Sampling
+from services.drafts import ChatDraft, IdsDraft, ListDraft, OpenDraft, Prompt, ResumeDraft, TextDraft, TurnDraft
 from services.errors import CallError
 from services.limits import LIMITS
 from services.tokenization.chat import ChatMessage
-from services.validation import validate, validate_open, validate_turn
+from services.validation import validate, validate_list, validate_open, validate_resume, validate_turn
 
 TURN = TurnDraft(
     session_id=None,
@@ -60,7 +61,17 @@ def test_validate_turn_when_every_field_is_in_range_then_its_input_passes(draft:
         (replace(TURN, parent="\x00"), "parent_turn_id", "FIELD_INVALID"),
         (replace(TURN, max_tokens=0), "sampling.max_tokens", "FIELD_INVALID"),
         (replace(TURN, max_tokens=-(2**63)), "sampling.max_tokens", "FIELD_INVALID"),
-        (replace(TURN, temperature=0.7), "sampling.temperature", "SAMPLING_UNSUPPORTED"),
+        (replace(TURN, temperature=-math.inf), "sampling.temperature", "FIELD_INVALID"),
+        (replace(TURN, top_k=-1), "sampling.top_k", "FIELD_INVALID"),
+        (replace(TURN, top_k=-(2**31)), "sampling.top_k", "FIELD_INVALID"),
+        (replace(TURN, top_p=0.0), "sampling.top_p", "FIELD_INVALID"),
+        (replace(TURN, top_p=1.0001), "sampling.top_p", "FIELD_INVALID"),
+        (replace(TURN, top_p=math.nan), "sampling.top_p", "FIELD_INVALID"),
+        (replace(TURN, top_p=math.inf), "sampling.top_p", "FIELD_INVALID"),
+        (replace(TURN, seed=2**63 + 5), "sampling.seed", "FIELD_INVALID"),
+        (replace(TURN, stop=("a", "")), "sampling.stop", "FIELD_INVALID"),
+        (replace(TURN, stop=("a" * (LIMITS.stop_chars_max + 1),)), "sampling.stop", "FIELD_INVALID"),
+        (replace(TURN, stop=("a",) * (LIMITS.stops_max + 1)), "sampling.stop", "FIELD_INVALID"),
         (replace(TURN, temperature=-1.0), "sampling.temperature", "FIELD_INVALID"),
         (replace(TURN, temperature=math.nan), "sampling.temperature", "FIELD_INVALID"),
         (replace(TURN, temperature=math.inf), "sampling.temperature", "FIELD_INVALID"),
@@ -95,14 +106,66 @@ def test_validate_open_when_in_range_then_passes(draft: OpenDraft) -> None:
     validate_open(draft)
 
 
+SAMPLED = replace(TURN, temperature=0.7, top_k=2**31 - 1, top_p=1.0, seed=SEED_MAX, stop=("x" * LIMITS.stop_chars_max,))
+
+
+@pytest.mark.parametrize("draft", [SAMPLED, replace(TURN, stop=("s",) * LIMITS.stops_max), replace(TURN, seed=0)])
+def test_validate_turn_when_sampling_is_at_its_limits_then_passes(draft: TurnDraft) -> None:
+    assert validate_turn(draft) is draft.input
+
+
+RESUME = ResumeDraft(session_id=None, turn_id="t", from_token=0, held_digest=None)
+
+
+@pytest.mark.parametrize(
+    ("draft", "field"),
+    [
+        (replace(RESUME, turn_id=""), "turn_id"),
+        (replace(RESUME, session_id=""), "session_id"),
+        (replace(RESUME, from_token=-1), "from_token"),
+        (replace(RESUME, held_digest=b"short"), "held_ids_sha256"),
+    ],
+)
+def test_validate_resume_when_a_field_can_not_be_then_refused_by_name(draft: ResumeDraft, field: str) -> None:
+    with pytest.raises(CallError) as caught:
+        validate_resume(draft)
+    assert caught.value.problem.field_name == field
+
+
+def test_validate_resume_when_in_range_then_passes() -> None:
+    validate_resume(replace(RESUME, from_token=2**62, held_digest=bytes(32)))
+
+
+@pytest.mark.parametrize(
+    ("page_size", "expected"), [(0, LIMITS.list_page_default), (1, 1), (LIMITS.list_page_max, LIMITS.list_page_max)]
+)
+def test_validate_list_when_in_range_then_the_size_of_the_page(page_size: int, expected: int) -> None:
+    assert validate_list(ListDraft(page_size, "")) == expected
+
+
+@pytest.mark.parametrize("page_size", [-1, LIMITS.list_page_max + 1])
+def test_validate_list_when_page_size_can_not_be_then_refused(page_size: int) -> None:
+    with pytest.raises(CallError, match="page_size"):
+        validate_list(ListDraft(page_size, ""))
+
+
 def test_validate_when_ids_are_given_then_the_request_holds_all_of_it() -> None:
-    draft = replace(TURN, session_id="s", parent="p", max_tokens=5, ignore_eos=True)
-    request = validate(draft, [7, 8], turn_id="t", deadline_s=2.0)
+    draft = replace(SAMPLED, session_id="s", parent="p", max_tokens=5, ignore_eos=True)
+    prompt = Prompt([7, 8], base_len=3)
+    request = validate(draft, prompt, turn_id="t", seed=1, deadline_s=2.0, content=b"c")
     assert (request.turn_id, request.session_id, request.parent) == ("t", "s", "p")
     assert (request.input_ids, request.max_tokens) == (pack_ids([7, 8]), 5)
     assert (request.ignore_eos, request.deadline_s) == (True, 2.0)
+    assert request.sampling == Sampling(0.7, 2**31 - 1, 1.0, SEED_MAX)
+    assert (request.stop_strings, request.content, request.base_len) == (draft.stop, b"c", 3)
+
+
+def test_validate_when_sampling_is_left_out_then_greedy_with_the_seed_of_the_server() -> None:
+    request = validate(TURN, Prompt([7]), turn_id="t", seed=17, deadline_s=None)
+    assert request.sampling == Sampling(seed=17)
+    assert request.sampling.is_greedy
 
 
 def test_validate_when_input_gave_no_ids_then_refused() -> None:
     with pytest.raises(CallError, match="nothing to answer"):
-        validate(TURN, [], turn_id="t", deadline_s=None)
+        validate(TURN, Prompt([]), turn_id="t", seed=0, deadline_s=None)

@@ -1,0 +1,173 @@
+"""The messages of one turn, over as many connections as it takes."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Iterable
+
+import grpc
+from grpc import aio
+
+from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
+from services.client.errors import TenureError, to_error
+
+RESUME_TIMEOUT_S = 10.0
+"""How long a lost stream is sought again, unless the client is told otherwise; servers keep a turn for 15 s."""
+_PAUSE_S = 0.05
+_PAUSE_MAX_S = 1.0
+
+_LOST_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
+"""Statuses that the transport makes up when a connection breaks."""
+_SLOW_READER = "SLOW_READER"
+
+_Call = aio.UnaryStreamCall[generate_pb2.GenerateRequest, generate_pb2.GenerateResponse]
+_ResumedCall = aio.UnaryStreamCall[generate_pb2.ResumeRequest, generate_pb2.GenerateResponse]
+
+
+class TurnMessages:
+    """Reads a turn's messages. A stream that is lost once the turn has started is resumed from the ids that were read.
+
+    Every id is read once, in order, whatever happened to connections in between.
+    """
+
+    def __init__(
+        self,
+        # In quotes: the class exists in the published types only.
+        stub: "generate_pb2_grpc.GenerateAsyncStub",
+        request: generate_pb2.GenerateRequest,
+        timeout_s: float | None,
+        resume_timeout_s: float,
+    ) -> None:
+        """Sends the request."""
+        self._resume_timeout_s = resume_timeout_s
+        self._stub = stub
+        self._request = request
+        self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._call: _Call | _ResumedCall = stub.Generate(request, timeout=timeout_s)
+        self._reading: asyncio.Future[object] | None = None
+        self._num_held = 0
+        self._held_digest = hashlib.sha256()
+        self._has_started = False
+        self._has_rest = False
+        self._has_finished = False
+        self._is_committed = False
+        self.is_over = False
+        """Whether nothing more will come."""
+        self.resumptions = 0
+        """How often the stream was lost and found again."""
+
+    async def read(self) -> generate_pb2.GenerateResponse | None:
+        """The next message, None at the end. Raises TenureError.
+
+        A cancelled reader leaves the call alive, so that its end can be told.
+        """
+        while True:
+            try:
+                message = await self._read_call()
+            except TenureError as error:
+                if self._is_committed and _is_broken(error):
+                    self.is_over = True
+                    return None  # only the status is lost, and the turn's own end has told all of it
+                if not self._is_lost(error):
+                    self.is_over = True
+                    raise
+                message = await self._find_again(error)
+            if message is None:
+                self.is_over = True
+                return None
+            if self._keep(message):
+                return message
+
+    async def rest(self) -> AsyncIterator[generate_pb2.GenerateResponse]:
+        """What is left on this connection. Raises TenureError."""
+        while (message := await self._read_call()) is not None:
+            if self._keep(message):
+                yield message
+
+    def close(self) -> None:
+        """Lets the connection's stream go."""
+        self.is_over = True
+        self._call.cancel()
+
+    async def _read_call(self) -> generate_pb2.GenerateResponse | None:
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._call.read())
+        try:
+            message = await asyncio.shield(self._reading)
+        except aio.AioRpcError as error:
+            self._reading = None
+            raise to_error(error) from None
+        self._reading = None
+        return message if isinstance(message, generate_pb2.GenerateResponse) else None
+
+    def _keep(self, message: generate_pb2.GenerateResponse) -> bool:
+        """Notes what the message brings. False for one that was read before the stream was lost."""
+        match message.WhichOneof("event"):
+            case "started":
+                is_new, self._has_started = not self._has_started, True
+                return is_new
+            case "delta":
+                return self._keep_delta(message.delta)
+            case "finished":
+                self._has_finished = True
+                self._is_committed = message.finished.finish_reason != types_pb2.FINISH_REASON_ABORT
+        return True
+
+    def _keep_delta(self, delta: generate_pb2.TokenDelta) -> bool:
+        if not delta.token_ids:
+            is_new, self._has_rest = not self._has_rest, True
+            return is_new
+        self._num_held += len(delta.token_ids)
+        self._held_digest.update(_little_endian(delta.token_ids))
+        return True
+
+    def _is_lost(self, error: TenureError) -> bool:
+        """Whether the stream broke, and not the turn."""
+        return not self._has_finished and (_is_broken(error) or error.reason == _SLOW_READER)
+
+    async def _find_again(self, lost: TenureError) -> generate_pb2.GenerateResponse | None:
+        """The first message of a new stream. Raises what was lost when that takes too long.
+
+        Before the first message it may have been the request that was lost: it is sent once more, and no more.
+        """
+        give_up_s = time.monotonic() + (self._resume_timeout_s if self._has_started else 0)
+        pause_s = _PAUSE_S
+        while True:
+            self._call = self._open_again()
+            try:
+                message = await self._read_call()
+            except TenureError as error:
+                if not self._is_lost(error):
+                    self.is_over = True
+                    raise
+            else:
+                self.resumptions += 1
+                return message
+            if time.monotonic() + pause_s > min(give_up_s, self._deadline_s or give_up_s):
+                self.is_over = True
+                raise lost
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def _open_again(self) -> _Call | _ResumedCall:
+        timeout_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
+        if not self._has_started:
+            return self._stub.Generate(self._request, timeout=timeout_s)
+        return self._stub.Resume(self._resume_request(), timeout=timeout_s)
+
+    def _resume_request(self) -> generate_pb2.ResumeRequest:
+        return generate_pb2.ResumeRequest(
+            session_id=self._request.session_id if self._request.HasField("session_id") else None,
+            turn_id=self._request.turn_id,
+            from_token=self._num_held,
+            held_ids_sha256=self._held_digest.digest(),
+        )
+
+
+def _is_broken(error: TenureError) -> bool:
+    """Whether it was the transport that ended the call: the server gives its reasons."""
+    return error.code in _LOST_CODES and error.reason == error.code.name
+
+
+def _little_endian(token_ids: Iterable[int]) -> bytes:
+    return b"".join(token_id.to_bytes(4, "little", signed=True) for token_id in token_ids)

@@ -1,0 +1,60 @@
+"""Text prompts: the model's beginning-of-sequence id stands once, at the start of what the model reads."""
+
+import asyncio
+
+from tokenizers import pre_tokenizers
+
+from engine.core.config import CoreConfig
+from engine.core.ids import SessionId
+from services.backend import Backend
+from services.drafts import TextDraft, TurnDraft
+from services.prompts import build_prompt
+from services.tokenization.tokenizer import Tokenizer, byte_level_encoders
+from services.tokenization.vocabulary import NORMAL, Vocabulary, byte_alphabet
+from tests.kit.engine_rig import serving
+from tests.kit.shadow_executor import ShadowExecutor, shadow_capabilities
+
+BOS = 7
+
+
+def make_tokenizer() -> Tokenizer:
+    alphabet = byte_alphabet()
+    vocabulary = Vocabulary([alphabet[byte] for byte in range(256)], [NORMAL] * 256)
+    encoders = byte_level_encoders(vocabulary, [], pre_tokenizers.ByteLevel(add_prefix_space=False))
+    return Tokenizer(vocabulary, encoders, prompt_prefix_ids=(BOS,))
+
+
+def make_draft(session: str | None) -> TurnDraft:
+    return TurnDraft(
+        session_id=session,
+        turn_id=None,
+        parent=None,
+        input=TextDraft("ab"),
+        max_tokens=2,
+        temperature=None,
+        ignore_eos=False,
+    )
+
+
+def test_text_when_it_starts_a_history_then_bos_is_before_it_and_never_again() -> None:
+    async def main() -> tuple[list[list[int]], list[int | None]]:
+        capabilities = shadow_capabilities()
+        config = CoreConfig(
+            page_size=capabilities.page_size,
+            pool_pages=capabilities.pool_pages,
+            num_rows=capabilities.num_rows,
+            context_len=capabilities.context_len,
+            vocab_size=capabilities.vocab_size,
+        )
+        async with serving(ShadowExecutor(capabilities), config) as rig:
+            backend = Backend(rig.engine, make_tokenizer(), None)
+            await rig.engine.open_session(SessionId("s"), streaming=True)
+            first = await build_prompt(backend, make_draft("s"), TextDraft("ab"))
+            await rig.turn("t1", first.ids, "s", max_tokens=2)
+            second = await build_prompt(backend, make_draft("s"), TextDraft("ab"))
+            alone = await build_prompt(backend, make_draft(None), TextDraft("ab"))
+            return [first.ids, second.ids, alone.ids], [first.base_len, second.base_len, alone.base_len]
+
+    ids, base_lens = asyncio.run(main())
+    assert ids == [[BOS, 97, 98], [97, 98], [BOS, 97, 98]]
+    assert base_lens == [0, 5, 0]
