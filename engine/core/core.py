@@ -1,4 +1,4 @@
-"""The facade: the pure core behind seven verbs and two look-ups."""
+"""The facade: the pure core behind seven verbs and a look-up."""
 
 from typing import assert_never
 
@@ -6,7 +6,7 @@ from engine.core.commands import Abort, AbortReason, Close, Command, CommitAck, 
 from engine.core.config import CoreConfig
 from engine.core.endings import Endings
 from engine.core.events import EventLog, Numbered
-from engine.core.ids import Rid, SessionId, TurnId, pages_for
+from engine.core.ids import SessionId, TurnId, pages_for
 from engine.core.invariants import Books, CheckLevel, Report, check_books
 from engine.core.ownership import PoolKind
 from engine.core.plan import StepOutcome, StepPlan
@@ -176,13 +176,6 @@ class Core:
                 )
             )
         return tuple(states)
-
-    def find_turn(self, session_id: SessionId | None, turn_id: TurnId) -> Rid | None:
-        """The live turn of that name, if any."""
-        session = None if session_id is None else self._sessions.get(session_id)
-        if session is None and session_id is not None:
-            return None
-        return self._sessions.live_of(session).get(turn_id)
 
     def find_history(self, session_id: SessionId, parent: TurnId | None) -> bytes:
         """The ids that an append to `parent` (streaming: always the whole session) would follow, as int32 bytes.

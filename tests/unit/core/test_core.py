@@ -2,12 +2,12 @@
 
 import pytest
 
-from engine.core.commands import AbortReason, Open, Submit
+from engine.core.commands import AbortReason, Submit
 from engine.core.config import CoreConfig
 from engine.core.core import Core
 from engine.core.errors import InvariantViolation
 from engine.core.events import TokensSampled, TurnEnded
-from engine.core.ids import Rid, SessionId, StepNo, TurnId, pack_ids
+from engine.core.ids import Rid, StepNo, TurnId, pack_ids
 from engine.core.invariants import CheckLevel
 from engine.core.ownership import PoolKind
 from engine.core.plan import StepResult
@@ -64,12 +64,3 @@ def test_clock_when_it_goes_back_then_asserts() -> None:
     core.expire(5.0)
     with pytest.raises(AssertionError, match="went back"):
         core.expire(4.0)
-
-
-def test_find_turn_when_session_or_turn_is_unknown_then_none() -> None:
-    core = make_core()
-    core.apply(Open(SessionId("s"), streaming=False), 0.0)
-    assert core.find_turn(None, TurnId("t")) == 1
-    assert core.find_turn(None, TurnId("other")) is None
-    assert core.find_turn(SessionId("s"), TurnId("t")) is None
-    assert core.find_turn(SessionId("nobody"), TurnId("t")) is None
