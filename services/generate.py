@@ -1,7 +1,7 @@
 """`tenure.v1.Generate`: one turn in, its tokens out; how to go on with it when the stream is lost; and its abort."""
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from grpc import aio
@@ -17,7 +17,7 @@ from services.content import digest_content
 from services.drafts import InputDraft, TurnDraft
 from services.errors import CallError, from_abort
 from services.limits import LIMITS
-from services.prompts import build_prompt
+from services.prompts import build_prompt, refuse_past_context
 from services.trace_context import read_trace_id
 from services.validation import check_name, require_name, validate, validate_resume, validate_turn
 
@@ -35,12 +35,14 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
 
     async def Generate(self, request: generate_pb2.GenerateRequest, context: _Context) -> _Responses:  # noqa: N802 - the name in the proto
         backend = self._backend.require()
+        # Before they are copied: a message holds millions of small ids.
+        refuse_past_context(len(request.tokens.token_ids), backend.engine.context_len)
         draft = decode_turn(request)
         given = validate_turn(draft)
         trace_id = read_trace_id(context.invocation_metadata())
         turn_id = draft.turn_id or secrets.token_hex(8)
         events = await _open_stream(
-            backend, draft, given, turn_id=turn_id, deadline_s=_deadline_s(context), trace_id=trace_id
+            backend, draft, given, turn_id=turn_id, remaining_s=context.time_remaining, trace_id=trace_id
         )
         async with aclosing(_tell(turn_id, draft.session_id, events)) as messages:
             async for message in messages:
@@ -71,7 +73,13 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
 
 
 async def _open_stream(
-    backend: Backend, draft: TurnDraft, given: InputDraft, *, turn_id: str, deadline_s: float | None, trace_id: str
+    backend: Backend,
+    draft: TurnDraft,
+    given: InputDraft,
+    *,
+    turn_id: str,
+    remaining_s: Callable[[], float | None],
+    trace_id: str,
 ) -> TurnStream:
     """The turn's events: of a new turn, or of the one that the client named before."""
     content = b""
@@ -85,6 +93,7 @@ async def _open_stream(
     seed = secrets.randbelow(SEED_MAX + 1)
     for renderings_left in reversed(range(RENDERINGS_MAX)):
         prompt = await build_prompt(backend, draft, given)
+        deadline_s = _deadline_s(remaining_s())  # what is left of it now: making the prompt takes time, too
         turn = validate(
             draft, prompt, turn_id=turn_id, seed=seed, deadline_s=deadline_s, trace_id=trace_id, content=content
         )
@@ -113,7 +122,6 @@ async def _tell(turn_id: str, session_id: str | None, events: TurnStream) -> _Re
                         raise CallError(from_abort(event.outcome, event.detail))
 
 
-def _deadline_s(context: _Context) -> float | None:
+def _deadline_s(remaining_s: float | None) -> float | None:
     """Seconds until the turn must have ended, a little before the call does."""
-    remaining_s: float | None = context.time_remaining()
     return None if remaining_s is None else max(0.0, remaining_s - LIMITS.deadline_margin_s)

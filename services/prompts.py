@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from engine.core.errors import Refusal, RefusalReason
 from engine.core.ids import TOKEN_BYTES, SessionId, TurnId, count_ids, unpack_ids
 from services.backend import Backend
 from services.drafts import ChatDraft, IdsDraft, InputDraft, Prompt, TextDraft, TurnDraft
@@ -28,6 +29,7 @@ async def _build_text(backend: Backend, draft: TurnDraft, text: str) -> Prompt:
     """Text as it is; where nothing is before it, behind the beginning-of-sequence ids that the model wants there."""
     history = await _history(backend, draft)
     tokenizer = backend.tokenizer
+    _refuse_too_long(backend, (text,))
     prefix_ids = () if history else tokenizer.prompt_prefix_ids
     is_continued = bool(history or prefix_ids)
     ids = await _off_loop(lambda: tokenizer.encode_text(text, is_continued=is_continued), len(text))
@@ -40,12 +42,30 @@ async def _build_chat(backend: Backend, draft: TurnDraft, messages: tuple[ChatMe
     template = backend.template
     history = await _history(backend, draft)
     tail_id = unpack_ids(history[-TOKEN_BYTES:])[0] if history else None
-    num_chars = sum(len(message.content) for message in messages)
+    contents = tuple(message.content for message in messages)
+    _refuse_too_long(backend, contents)
+    num_chars = sum(map(len, contents))
     try:
         ids = await _off_loop(lambda: _render(template, messages, tail_id), num_chars)
     except ChatTemplateError as error:
         raise invalid_field("chat.messages", str(error), reason=EdgeReason.CHAT_INVALID) from error
     return Prompt(ids, count_ids(history))
+
+
+def _refuse_too_long(backend: Backend, texts: tuple[str, ...]) -> None:
+    """Raises Refusal for texts that can't fit the context, before the seconds that encoding them would take."""
+    at_least = sum(backend.tokenizer.min_ids(len(text.encode())) for text in texts)
+    refuse_past_context(at_least, backend.engine.context_len, "at least ")
+
+
+def refuse_past_context(num_ids: int, context_len: int, rounding: str = "") -> None:
+    """Raises Refusal, PROMPT_EXCEEDS_CONTEXT, when so many new ids leave no room to generate one."""
+    if num_ids >= context_len:
+        message = (
+            f"{rounding}{num_ids} new tokens and one to generate exceed the context of {context_len}: "
+            f"{context_len - 1} new tokens would fit an empty one"
+        )
+        raise Refusal(RefusalReason.PROMPT_EXCEEDS_CONTEXT, message, field="input", value=num_ids, limit=context_len)
 
 
 async def _history(backend: Backend, draft: TurnDraft) -> bytes:

@@ -5,12 +5,13 @@ import gc
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from engine.core.commands import AbortReason, Close, Open, Submit
 from engine.core.core import Core
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.events import EventSink
-from engine.core.ids import Rid, SessionId, TurnId, pack_ids, unpack_ids
+from engine.core.ids import Rid, SessionId, TurnId, count_ids, pack_ids, slice_ids, unpack_ids
 from engine.core.invariants import CheckLevel, Report
 from engine.core.snapshot import Snapshot
 from engine.executor.protocol import Capabilities, Executor
@@ -21,7 +22,7 @@ from engine.runtime.handle import EngineClosed, EngineFailed, Finished, StreamRe
 from engine.runtime.inbox import Inbox
 from engine.runtime.lifecycle import EngineState, Lifecycle
 from engine.runtime.loop import EngineLoop
-from engine.runtime.output import TurnOutput
+from engine.runtime.output import TurnOutput, digest_ids
 from engine.runtime.records import TurnRecord, TurnRecords, forgotten
 from engine.runtime.streams import LiveStream, TurnFeed
 from engine.runtime.turns import LiveTurns
@@ -119,7 +120,7 @@ class LocalEngine:
                 try:
                     await self._end_turns()
                 finally:
-                    await asyncio.to_thread(self._executor.close)
+                    await self._close_executor()
         except TimeoutError:
             if not self._lifecycle.is_over:
                 self._lifecycle.move(EngineState.FAILED)
@@ -129,6 +130,14 @@ class LocalEngine:
             gc.unfreeze()
         if not self._lifecycle.is_over:
             self._lifecycle.move(EngineState.STOPPED)
+
+    async def _close_executor(self) -> None:
+        """In a thread of its own: those of the default pool may be busy with long texts."""
+        closer = ThreadPoolExecutor(1, "tenure-close")
+        try:
+            await asyncio.get_running_loop().run_in_executor(closer, self._executor.close)
+        finally:
+            closer.shutdown(wait=False)
 
     async def open_session(
         self, session_id: SessionId, *, streaming: bool, idle_timeout_s: float | None = None
@@ -154,6 +163,9 @@ class LocalEngine:
         feed = self._new_feed(turn.stop_strings, lambda: self._turns.detach(rid))
         self._turns.add(rid, turn, self._records.next_attempt(turn.session_id, turn.turn_id), feed)
         stream = feed.open()
+        if turn.deadline_s is not None:
+            # Before it is accepted: whoever asked may be gone by then, and the deadline holds all the same.
+            self._turns.arm_deadline(rid, turn.deadline_s)
         try:
             await self._inbox.send(_to_submit(rid, turn), turn.base_len)
         except asyncio.CancelledError:
@@ -162,8 +174,6 @@ class LocalEngine:
         except (Refusal, StreamRefusal, EngineClosed) as failure:
             self._turns.refuse(rid, failure)
             raise _name_forgotten(failure, turn) from None
-        if turn.deadline_s is not None:
-            self._turns.arm_deadline(rid, turn.deadline_s)
         return stream
 
     async def attach(self, session_id: SessionId | None, turn_id: TurnId, content: bytes) -> LiveStream | None:
@@ -183,20 +193,20 @@ class LocalEngine:
     ) -> LiveStream:
         live = self._turns.find(session_id, turn_id)
         if live is not None:
-            _require_held(live.feed.output, from_token, held_digest)
+            _require_held(live.feed.output.packed_ids(), from_token, held_digest)
             return self._turns.attach(live, from_token)
         record = self._records.find(session_id, turn_id)
         if record is None:
             message = f"there is no turn {turn_id!r} to resume: it never ran, was rolled back, or is long over"
             raise StreamRefusal(StreamReason.TURN_UNKNOWN, message, field="turn_id", value=turn_id)
-        return self._replay(record, from_token, held_digest)
+        _require_held(record.output_ids, from_token, held_digest)
+        return self._replay(record, from_token)
 
-    def _replay(self, record: TurnRecord, from_token: int, held_digest: bytes | None = None) -> LiveStream:
+    def _replay(self, record: TurnRecord, from_token: int) -> LiveStream:
         feed = self._new_feed(record.stop_strings, lambda: None)
         feed.start(record.started)
         feed.push(unpack_ids(record.output_ids))
         feed.finish(record.finished)
-        _require_held(feed.output, from_token, held_digest)
         return feed.open(from_token)
 
     def _new_feed(self, stop_strings: tuple[str, ...], on_abandoned: Callable[[], None]) -> TurnFeed:
@@ -280,16 +290,17 @@ def _require_content(turn_id: TurnId, content: bytes, other: bytes) -> None:
         raise Refusal(RefusalReason.TURN_EXISTS, message, field="turn_id", value=turn_id)
 
 
-def _require_held(output: TurnOutput, from_token: int, held_digest: bytes | None) -> None:
-    """Raises StreamRefusal when the reader can not hold what comes before `from_token`."""
-    has_them = from_token <= len(output)
-    if held_digest is not None and not (has_them and output.digest(from_token) == held_digest):
+def _require_held(output_ids: bytes, from_token: int, held_digest: bytes | None) -> None:
+    """Raises StreamRefusal when the reader can not hold what comes before `from_token` of these ids (int32 bytes)."""
+    num_ids = count_ids(output_ids)
+    has_them = from_token <= num_ids
+    if held_digest is not None and not (has_them and digest_ids(slice_ids(output_ids, 0, from_token)) == held_digest):
         message = "the ids held are not those of this attempt: drop them, and resume from 0"
         raise StreamRefusal(StreamReason.ATTEMPT_CHANGED, message, field="held_ids_sha256")
     if not has_them:
-        message = f"from_token: the turn has {len(output)} tokens so far"
+        message = f"from_token: the turn has {num_ids} tokens so far"
         reason = StreamReason.FROM_TOKEN_INVALID
-        raise StreamRefusal(reason, message, field="from_token", value=from_token, limit=len(output))
+        raise StreamRefusal(reason, message, field="from_token", value=from_token, limit=num_ids)
 
 
 def _require_fit(core: Core, capabilities: Capabilities) -> None:

@@ -5,12 +5,21 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 
+from engine.core.ids import unpack_ids
 from engine.runtime.detokenizer import Detokenizer, TokenBytes
 from engine.runtime.handle import Delta
 from engine.runtime.stop_strings import StopMatcher
 
 DELTA_IDS_MAX = 4096
 """Most ids of one delta, so that the replay of a long answer fits a message."""
+
+
+def digest_ids(packed_ids: bytes) -> bytes:
+    """SHA-256 of ids (int32 bytes) as 32-bit little-endian integers."""
+    ids = unpack_ids(packed_ids)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return hashlib.sha256(ids.tobytes()).digest()
 
 
 class TurnOutput:
@@ -55,7 +64,9 @@ class TurnOutput:
         """The end: text that was held back is told behind the last id. Idempotent."""
         if not self.is_complete:
             if self._stops.found is None:
-                self._tell(self._stops.flush() + self._detokenizer.flush())
+                # An unfinished character becomes a replacement character, which may complete a stop string, too.
+                certain = self._stops.push(self._detokenizer.flush())
+                self._tell(certain + self._stops.flush())
             self.is_complete = True
 
     def read(self, start: int) -> Delta:
@@ -72,13 +83,6 @@ class TurnOutput:
     def packed_ids(self) -> bytes:
         """All ids, as int32 bytes."""
         return self._ids.tobytes()
-
-    def digest(self, stop: int) -> bytes:
-        """SHA-256 of the first `stop` ids as 32-bit little-endian integers."""
-        ids = self._ids[:stop]
-        if sys.byteorder == "big":
-            ids.byteswap()
-        return hashlib.sha256(ids.tobytes()).digest()
 
     def _tell(self, text: str) -> None:
         self._text += text.encode()

@@ -41,7 +41,14 @@ class Tokenizer:
         `is_continued` says that the model sees something before it, if only a special token. Adds no BOS.
         """
         encoder = self._encoders.continued if is_continued else self._encoders.plain
-        return list(encoder.encode(text, add_special_tokens=False).ids)
+        # Of one text a batch, since only a batch is encoded without holding the interpreter's lock.
+        return list(encoder.encode_batch([text], add_special_tokens=False)[0].ids)
+
+    def min_ids(self, num_bytes: int) -> int:
+        """How many ids a text of so many bytes has at least; 0 where texts may shrink before they are encoded."""
+        if self._encoders.plain.normalizer is not None:
+            return 0
+        return -(-num_bytes // self.vocabulary.longest_bytes)
 
     def encode_template(self, text: str) -> list[int]:
         """`text` with the special tokens that it names. Nothing is added at its ends."""

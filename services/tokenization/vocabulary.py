@@ -15,7 +15,7 @@ _SPELLED_AS_TEXT = (UNKNOWN, CONTROL, USER_DEFINED, UNUSED)
 class Vocabulary:
     """Token id → bytes. A sequence is their concatenation, which is text only where it is whole UTF-8."""
 
-    __slots__ = ("_bytes", "_kinds", "_texts")
+    __slots__ = ("_bytes", "_kinds", "_texts", "longest_bytes")
 
     def __init__(self, texts: Sequence[str], types: Sequence[int], read: Callable[[str], bytes] | None = None) -> None:
         """`types` as in a GGUF file. `read` gives the bytes of a token that is not spelled as it is, such as a special
@@ -28,6 +28,8 @@ class Vocabulary:
         self._bytes = tuple(
             text.encode() if kind in _SPELLED_AS_TEXT else read(text) for text, kind in zip(texts, types, strict=True)
         )
+        self.longest_bytes = max(map(len, self._bytes), default=1)
+        """Bytes of the longest token."""
 
     def __len__(self) -> int:
         return len(self._texts)

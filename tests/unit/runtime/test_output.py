@@ -5,8 +5,9 @@ import struct
 
 import pytest
 
+from engine.core.ids import pack_ids
 from engine.runtime.handle import Delta
-from engine.runtime.output import DELTA_IDS_MAX, TurnOutput
+from engine.runtime.output import DELTA_IDS_MAX, TurnOutput, digest_ids
 
 EOS = 300
 B_AND_HALF = 301
@@ -84,4 +85,4 @@ def test_read_when_there_are_very_many_ids_then_a_delta_is_bounded() -> None:
 @pytest.mark.parametrize("count", [0, 2, 3])
 def test_digest_when_taken_then_of_little_endian_integers(count: int) -> None:
     packed = struct.pack(f"<{count}i", *b"abc"[:count])
-    assert output_of("abc").digest(count) == hashlib.sha256(packed).digest()
+    assert digest_ids(pack_ids(list(b"abc"[:count]))) == hashlib.sha256(packed).digest()
