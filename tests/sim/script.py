@@ -40,6 +40,7 @@ LIMITS = {
     "nodes": "session_nodes_max",
     "turns": "session_turns_max",
 }
+FRACTIONS = {"idle": "idle_timeout_s", "ratio": "new_token_ratio"}
 SWITCHES = ("streaming_sessions", "prefix_cache")
 DEFAULT_CONFIG = CoreConfig(page_size=4, pool_pages=32, num_rows=5, context_len=64, vocab_size=100)
 """What a script has that says nothing else."""
@@ -63,13 +64,13 @@ def parse_scenario(words: list[str], ops: tuple[Op, ...] = ()) -> Scenario:
     limits = {field: int(options.pop(name)) for name, field in LIMITS.items() if name in options}
     switches = {name: options.pop(name) != "off" for name in SWITCHES if name in options}
     eos_ids = tuple(int(eos) for eos in options.pop("eos", "").split(",") if eos)
-    idle_timeout_s = float(options.pop("idle", DEFAULT_CONFIG.idle_timeout_s))
+    fractions = {field: float(options.pop(name)) for name, field in FRACTIONS.items() if name in options}
     eos_percent = int(options.pop("eos_percent", "0"))
     is_durable = options.pop("ack", "at_once") == "manual"
     if options:
         raise ScriptError(f"unknown in config: {', '.join(options)}")
     defaults = {field.name: getattr(DEFAULT_CONFIG, field.name) for field in fields(CoreConfig)}
-    config = CoreConfig(**{**defaults, **limits, **switches, "eos_ids": eos_ids, "idle_timeout_s": idle_timeout_s})
+    config = CoreConfig(**{**defaults, **limits, **fractions, **switches, "eos_ids": eos_ids})
     model = ShadowModel(config.vocab_size, eos_ids[0] if eos_ids else None, eos_percent)
     return Scenario(0, config, model, is_durable, ops)
 
@@ -83,7 +84,9 @@ def render_config(scenario: Scenario) -> str:
         words += [f"{name}={value}"] if value != getattr(DEFAULT_CONFIG, field) else []
     words += [f"eos={','.join(map(str, config.eos_ids))}"] if config.eos_ids else []
     words += [f"eos_percent={scenario.model.eos_percent}"] if scenario.model.eos_percent else []
-    words += [f"idle={config.idle_timeout_s}"] if config.idle_timeout_s != DEFAULT_CONFIG.idle_timeout_s else []
+    for name, field in FRACTIONS.items():
+        value = getattr(config, field)
+        words += [f"{name}={value}"] if value != getattr(DEFAULT_CONFIG, field) else []
     words += [f"{name}=off" for name in SWITCHES if not getattr(config, name)]
     words += ["ack=manual"] if scenario.is_durable else []
     return " ".join(words)

@@ -99,6 +99,9 @@ BAD_CONFIGS: dict[str, Callable[[], CoreConfig]] = {
     "chunk_tokens": lambda: replace(CONFIG, chunk_tokens=0),
     "in_flight_max": lambda: replace(CONFIG, in_flight_max=3),
     "idle_timeout_s": lambda: replace(CONFIG, idle_timeout_s=float("nan")),
+    "new_token_ratio": lambda: replace(CONFIG, new_token_ratio=1.1),
+    "vocab_size": lambda: replace(CONFIG, vocab_size=2**31 + 1),
+    "step_tokens": lambda: replace(CONFIG, step_tokens=2, running_max=3),
     "eos_ids": lambda: replace(CONFIG, eos_ids=(100,)),
 }
 
