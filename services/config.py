@@ -8,6 +8,9 @@ from pathlib import Path
 from engine.core.config import CoreConfig
 from engine.runtime.config import RuntimeConfig
 
+CONTEXT_LEN_MIN = 2
+"""A token to read and one to write."""
+
 
 class ConfigError(Exception):
     """A flag has a value that can not be. The message begins with the flag."""
@@ -52,10 +55,7 @@ class ServeConfig:
                 raise ConfigError(to_flag(name), f"must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.port <= 65535:
             raise ConfigError("--port", f"must be between 0 and 65535, not {self.port}")
-        if self.pool_tokens % self.page_size:
-            raise ConfigError(
-                "--pool-tokens", f"must be a multiple of --page-size {self.page_size}, not {self.pool_tokens}"
-            )
+        self._require_sizes()
         if not (math.isfinite(self.idle_timeout_s) and self.idle_timeout_s > 0):
             raise ConfigError("--idle-timeout-s", f"must be above 0, not {self.idle_timeout_s}")
         for name in ("drain_s", "detach_grace_s"):
@@ -68,6 +68,32 @@ class ServeConfig:
                 "--host",
                 f"{self.host} can be reached from other machines, and there is no access control yet: "
                 "bind to 127.0.0.1, or say --insecure-bind if your network keeps strangers out",
+            )
+
+    def _require_sizes(self) -> None:
+        """What `CoreConfig` and the first turn need, said before a model is loaded."""
+        if self.context_len < CONTEXT_LEN_MIN:
+            raise ConfigError(
+                "--context-len",
+                f"must be at least {CONTEXT_LEN_MIN}, a token to read and one to write, not {self.context_len}",
+            )
+        if self.pool_tokens % self.page_size:
+            raise ConfigError(
+                "--pool-tokens and --page-size",
+                f"the pool has to be made of whole pages, and {self.pool_tokens} is not a multiple of {self.page_size}",
+            )
+        if self.pool_tokens < CONTEXT_LEN_MIN:
+            raise ConfigError("--pool-tokens", f"must be at least {CONTEXT_LEN_MIN}, not {self.pool_tokens}")
+        if self.chunk_tokens > self.step_tokens:
+            raise ConfigError(
+                "--chunk-tokens", f"must be at most --step-tokens {self.step_tokens}, not {self.chunk_tokens}"
+            )
+        at_once = min(self.running_max, self.rows)
+        if self.step_tokens < at_once:
+            raise ConfigError(
+                "--step-tokens",
+                f"must be at least {at_once}, not {self.step_tokens}: so many requests may run at once (--running-max "
+                f"{self.running_max}, --rows {self.rows}), and each of them advances in every step",
             )
 
     @property
@@ -96,7 +122,7 @@ class ServeConfig:
             vocab_size=vocab_size,
             eos_ids=eos_ids,
             chunk_tokens=self.chunk_tokens,
-            step_tokens=max(self.step_tokens, self.chunk_tokens),
+            step_tokens=self.step_tokens,
             running_max=self.running_max,
             waiting_max=self.waiting_max,
             sessions_max=self.sessions_max,

@@ -9,7 +9,11 @@ from grpc_health.v1.health import aio as health_aio
 from engine.runtime.lifecycle import EngineState, Lifecycle
 
 SERVICES = ("", "startup", "liveness", "readiness")
-"""`startup` is over once the engine has served; `liveness` fails when only a restart helps; "" is as `readiness`."""
+"""`startup` is over once the engine has served; `liveness` fails once the engine has; "" is as `readiness`.
+
+They follow the engine's state, and nothing else: `liveness` says that the process answers and that the engine has not
+failed. A forward that never ends is no failure yet: all of them stay SERVING while it hangs.
+"""
 
 SERVING_IN: dict[EngineState, tuple[str, ...]] = {
     EngineState.LOADING: ("liveness",),

@@ -2,11 +2,12 @@
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Never, TypeAlias, TypeVar, cast
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from engine.core.errors import Refusal
@@ -19,70 +20,141 @@ _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 _Answer = TypeVar("_Answer")
 
-# A name in quotes: the handler's class is generic in its published types only, not when it runs.
-_MaybeHandler: TypeAlias = "grpc.RpcMethodHandler[_Request, _Response] | None"
-_Unary = Callable[[_Request, aio.ServicerContext[_Request, _Response]], Awaitable[_Response]]
-_Stream = Callable[[_Request, aio.ServicerContext[_Request, _Response]], AsyncGenerator[_Response, None]]
+# Names in quotes: gRPC's classes are generic in their published types only, not when it runs.
+_Handler: TypeAlias = "grpc.RpcMethodHandler[_Request, _Response]"
+_Context: TypeAlias = "aio.ServicerContext[_Request, _Response]"
+_Decode: TypeAlias = Callable[[bytes], _Request]
+_Unary: TypeAlias = "Callable[[_Request, aio.ServicerContext[_Request, _Response]], Awaitable[_Response]]"
+_Stream: TypeAlias = "Callable[[_Request, aio.ServicerContext[_Request, _Response]], AsyncGenerator[_Response, None]]"
+_Exchange: TypeAlias = (
+    "Callable[[AsyncIterator[_Request], aio.ServicerContext[_Request, _Response]], AsyncGenerator[_Response, None]]"
+)
+_RawUnary: TypeAlias = "Callable[[bytes, aio.ServicerContext[_Request, _Response]], Awaitable[_Response]]"
+_RawExchange: TypeAlias = (
+    "Callable[[AsyncIterator[bytes], aio.ServicerContext[_Request, _Response]], AsyncGenerator[_Response, None]]"
+)
 
 
 class ErrorInterceptor(aio.ServerInterceptor):
-    """Wraps every unary and server-streaming method.
+    """Wraps every method, and reads the requests itself, so that one that can not be read gets its status from here.
 
-    Streams are driven from here, by `write`, so that a servicer's generator is closed at once when its call is
+    Streams of ours are driven from here, by `write`, so that a servicer's generator is closed at once when its call is
     cancelled. A cancellation is never turned into something else.
     """
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], "Awaitable[_MaybeHandler[_Request, _Response]]"],
+        continuation: Callable[[grpc.HandlerCallDetails], "Awaitable[_Handler[_Request, _Response] | None]"],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> "_MaybeHandler[_Request, _Response]":
+    ) -> "_Handler[_Request, _Response] | None":
         handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or method.startswith("/grpc."):
-            return handler  # unknown methods, and the health service, which answers for itself
-        # The published types know synchronous handlers only; the casts say what an asyncio server really has here.
-        serializers = (handler.request_deserializer, handler.response_serializer)
-        if handler.unary_stream is not None:
-            stream = cast("_Stream[_Request, _Response]", handler.unary_stream)
-            driver = cast("Callable[[_Request, object], Iterator[_Response]]", _wrap_stream(stream, method))
-            return grpc.unary_stream_rpc_method_handler(driver, *serializers)
-        assert handler.unary_unary is not None, f"{method}: only unary requests are served"
+        return None if handler is None else _wrap(handler, handler_call_details.method)
+
+
+def _wrap(handler: "_Handler[_Request, _Response]", method: str) -> "_Handler[_Request, _Response]":
+    """Health and reflection, which answer for themselves, only have their requests read here."""
+    # The published types know synchronous handlers only; the casts say what an asyncio server really has here.
+    decode = handler.request_deserializer
+    assert decode is not None, f"{method}: its requests are messages"
+    is_ours = not method.startswith("/grpc.")
+    behavior: object
+    if handler.stream_stream is not None:
+        behavior = _wrap_exchange(cast("_Exchange[_Request, _Response]", handler.stream_stream), decode, method)
+        build = grpc.stream_stream_rpc_method_handler
+    elif handler.unary_stream is not None:
+        if is_ours:
+            behavior = _wrap_stream(cast("_Stream[_Request, _Response]", handler.unary_stream), decode, method)
+        else:  # the health service's Watch writes by itself, as a unary method that returns nothing
+            behavior = _wrap_foreign(cast("_Unary[_Request, _Response]", handler.unary_stream), decode, method)
+        build = grpc.unary_stream_rpc_method_handler
+    else:
+        assert handler.unary_unary is not None, f"{method}: a stream of requests has a stream of answers"
         unary = cast("_Unary[_Request, _Response]", handler.unary_unary)
-        return grpc.unary_unary_rpc_method_handler(
-            cast("Callable[[_Request, object], _Response]", _wrap_unary(unary, method)), *serializers
-        )
+        behavior = (_wrap_unary if is_ours else _wrap_foreign)(unary, decode, method)
+        build = grpc.unary_unary_rpc_method_handler
+    return cast("_Handler[_Request, _Response]", build(behavior, None, handler.response_serializer))
 
 
-def _wrap_unary(behavior: _Unary[_Request, _Response], method: str) -> _Unary[_Request, _Response]:
-    async def answer(request: _Request, context: aio.ServicerContext[_Request, _Response]) -> _Response:
+def _wrap_unary(
+    behavior: "_Unary[_Request, _Response]", decode: _Decode[_Request], method: str
+) -> "_RawUnary[_Request, _Response]":
+    async def answer(raw: bytes, context: "_Context[_Request, _Response]") -> _Response:
+        request = await _read(raw, decode, context, method)
         return await _guard(behavior(request, context), context, method)
 
     return answer
 
 
 def _wrap_stream(
-    behavior: _Stream[_Request, _Response], method: str
-) -> Callable[[_Request, aio.ServicerContext[_Request, _Response]], Awaitable[None]]:
-    async def answer(request: _Request, context: aio.ServicerContext[_Request, _Response]) -> None:
+    behavior: "_Stream[_Request, _Response]", decode: _Decode[_Request], method: str
+) -> "Callable[[bytes, _Context[_Request, _Response]], Awaitable[None]]":
+    async def answer(raw: bytes, context: "_Context[_Request, _Response]") -> None:
+        request = await _read(raw, decode, context, method)
         await _guard(_drive(behavior(request, context), context), context, method)
 
     return answer
 
 
-async def _drive(messages: AsyncGenerator[_Response, None], context: aio.ServicerContext[_Request, _Response]) -> None:
+def _wrap_foreign(
+    behavior: "_Unary[_Request, _Response]", decode: _Decode[_Request], method: str
+) -> "_RawUnary[_Request, _Response]":
+    async def answer(raw: bytes, context: "_Context[_Request, _Response]") -> _Response:
+        return await behavior(await _read(raw, decode, context, method), context)
+
+    return answer
+
+
+def _wrap_exchange(
+    behavior: "_Exchange[_Request, _Response]", decode: _Decode[_Request], method: str
+) -> "_RawExchange[_Request, _Response]":
+    async def answer(
+        raws: AsyncIterator[bytes], context: "_Context[_Request, _Response]"
+    ) -> AsyncGenerator[_Response, None]:
+        requests = (await _read(raw, decode, context, method) async for raw in raws)
+        async with aclosing(behavior(requests, context)) as messages:
+            async for message in messages:
+                yield message
+
+    return answer
+
+
+async def _read(
+    raw: bytes, decode: _Decode[_Request], context: "_Context[_Request, _Response]", method: str
+) -> _Request:
+    try:
+        return decode(raw)
+    except DecodeError:  # no entry in the log: whoever sends such things could fill it
+        message = f"the request of {method} can not be read: it is no message of its type, or a text in it no UTF-8"
+    return await _abort(context, Problem(grpc.StatusCode.INVALID_ARGUMENT, EdgeReason.FIELD_INVALID.value, message))
+
+
+async def _drive(messages: AsyncGenerator[_Response, None], context: "_Context[_Request, _Response]") -> None:
     async with aclosing(messages):
         async for message in messages:
             await context.write(message)
 
 
-async def _guard(call: Awaitable[_Answer], context: aio.ServicerContext[_Request, _Response], method: str) -> _Answer:
+async def _guard(call: Awaitable[_Answer], context: "_Context[_Request, _Response]", method: str) -> _Answer:
     """Awaits `call`; whatever it raises becomes the call's status."""
     try:
         return await call
+    except aio.InternalError:
+        raise  # the call has ended under us: there is nobody to tell
     except Exception as error:  # one of the three allowed: whatever broke, the client gets a status and we get a line
         problem = _to_problem(error, method)
     return await _abort(context, problem)
+
+
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """False for gRPC's entry that an answer could not be sent: its client is gone, which is no error of ours.
+
+    A filter for the logger `GRPC_LOGGER`.
+    """
+    return record.exc_info is None or not isinstance(record.exc_info[1], aio.InternalError)
+
+
+GRPC_LOGGER = "grpc._cython.cygrpc"
+"""Where gRPC logs what goes wrong in calls."""
 
 
 def _to_problem(error: Exception, method: str) -> Problem:
@@ -109,7 +181,7 @@ def _incident(error: Exception, method: str, reason: EdgeReason) -> Problem:
     return Problem(grpc.StatusCode.INTERNAL, reason.value, message, metadata={"incident_id": incident_id})
 
 
-async def _abort(context: aio.ServicerContext[_Request, _Response], problem: Problem) -> Never:
+async def _abort(context: "_Context[_Request, _Response]", problem: Problem) -> Never:
     status = to_status(problem)
     details = ((DETAILS_KEY, status.SerializeToString()),)
     await context.abort(problem.code, status.message, details)

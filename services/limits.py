@@ -54,6 +54,9 @@ def server_options(limits: EdgeLimits = LIMITS) -> ChannelOptions:
         *_shared_options(limits),
         ("grpc.max_concurrent_streams", limits.streams_max),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", limits.ping_allowed_s * 1000),
+        # Otherwise the transport refuses, at random, calls that a client began while it still had room for them: a
+        # client that is told of `streams_max` queues the rest by itself, but has begun some by the time it is told.
+        ("grpc.http.overload_protection", 0),
         # Without this two servers could share a port, and each would get a part of the calls.
         ("grpc.so_reuseport", 0),
     )

@@ -29,7 +29,7 @@ async def _build_text(backend: Backend, draft: TurnDraft, text: str) -> Prompt:
     """Text as it is; where nothing is before it, behind the beginning-of-sequence ids that the model wants there."""
     history = await _history(backend, draft)
     tokenizer = backend.tokenizer
-    _refuse_too_long(backend, (text,))
+    _refuse_too_long(backend, text)
     prefix_ids = () if history else tokenizer.prompt_prefix_ids
     is_continued = bool(history or prefix_ids)
     ids = await _off_loop(lambda: tokenizer.encode_text(text, is_continued=is_continued), len(text))
@@ -42,9 +42,7 @@ async def _build_chat(backend: Backend, draft: TurnDraft, messages: tuple[ChatMe
     template = backend.template
     history = await _history(backend, draft)
     tail_id = unpack_ids(history[-TOKEN_BYTES:])[0] if history else None
-    contents = tuple(message.content for message in messages)
-    _refuse_too_long(backend, contents)
-    num_chars = sum(map(len, contents))
+    num_chars = sum(len(message.content) for message in messages)
     try:
         ids = await _off_loop(lambda: _render(template, messages, tail_id), num_chars)
     except ChatTemplateError as error:
@@ -52,10 +50,12 @@ async def _build_chat(backend: Backend, draft: TurnDraft, messages: tuple[ChatMe
     return Prompt(ids, count_ids(history))
 
 
-def _refuse_too_long(backend: Backend, texts: tuple[str, ...]) -> None:
-    """Raises Refusal for texts that can't fit the context, before the seconds that encoding them would take."""
-    at_least = sum(backend.tokenizer.min_ids(len(text.encode())) for text in texts)
-    refuse_past_context(at_least, backend.engine.context_len, "at least ")
+def _refuse_too_long(backend: Backend, text: str) -> None:
+    """Raises Refusal for a text that can't fit the context, before the seconds that encoding it would take.
+
+    Not for chats: a template need not show all of a message.
+    """
+    refuse_past_context(backend.tokenizer.min_ids(len(text.encode())), backend.engine.context_len, "at least ")
 
 
 def refuse_past_context(num_ids: int, context_len: int, rounding: str = "") -> None:

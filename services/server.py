@@ -11,6 +11,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from engine.core.core import Core
+from engine.core.errors import Refusal
 from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import EngineFailed
 from engine.runtime.lifecycle import EngineState, Lifecycle
@@ -34,6 +35,9 @@ SERVICES = ("tenure.v1.Session", "tenure.v1.Generate", "tenure.v1.Admin", health
 _STREAM_GRACE_S = 0.5
 """How long calls may take to send their last message, once all turns have ended."""
 
+_START_ERRORS = (*LOAD_ERRORS, LoadingCrashed, ValueError, EngineFailed, Refusal)
+"""Why a server can not start, each with a message that says it all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Announcer:
@@ -56,6 +60,8 @@ class Server:
         self._sink = LogSink(logging.getLogger("tenure.events"))
         self._api = aio.server(interceptors=(ErrorInterceptor(),), options=server_options())
         self._engine: LocalEngine | None = None
+        self.start_failure: str | None = None
+        """Why the engine did not start, when it was not told to stop meanwhile."""
 
     async def run(self, stop: asyncio.Event) -> int:
         """Serves until `stop` is set. Returns the exit code: 0 when it ended as asked, 1 when it had to.
@@ -72,7 +78,6 @@ class Server:
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
-            self._sink.close()
 
     async def _serve(self, address: str, stop: asyncio.Event) -> int:
         self._announcer.line(f"listening on {address}; it answers once the model is loaded")
@@ -99,11 +104,15 @@ class Server:
             await asyncio.wait((starting,))
         if starting.cancelled():
             return None
-        try:
+        error = starting.exception()
+        if error is None:
             return starting.result()
-        except (*LOAD_ERRORS, LoadingCrashed, ValueError, EngineFailed) as error:
-            _log.critical("event=start_failed reason=%s: %s", type(error).__name__, error)
-            return None
+        # Whatever it was, the server has to be taken apart in order. What is not the model's or the flags' fault shows
+        # where it came from.
+        trace = None if isinstance(error, _START_ERRORS) else error
+        _log.critical("event=start_failed reason=%s: %s", type(error).__name__, error, exc_info=trace)
+        self.start_failure = str(error) or type(error).__name__
+        return None
 
     async def _start_engine(self) -> LocalEngine:
         loaded = await self._load(self._config, self._announcer.progress)

@@ -1,11 +1,14 @@
 """`tenure.v1.Session`: opens, shows and closes sessions."""
 
+import asyncio
 import secrets
+from contextlib import suppress
 
 from grpc import aio
 
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.ids import SessionId
+from engine.runtime.handle import EngineClosed, EngineHandle
 from protos.v1 import session_pb2, session_pb2_grpc
 from services.backend import BackendCell
 from services.codec import decode_list, decode_open, encode_sessions
@@ -16,6 +19,7 @@ from services.validation import require_name, validate_list, validate_open
 class SessionServicer(session_pb2_grpc.SessionServicer):
     def __init__(self, backend: BackendCell) -> None:
         self._backend = backend
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def Open(  # noqa: N802 - the name in the proto
         self,
@@ -24,10 +28,29 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
     ) -> session_pb2.OpenResponse:
         draft = decode_open(request)
         validate_open(draft)
-        session_id = draft.session_id or secrets.token_hex(8)
+        session_id = SessionId(draft.session_id or secrets.token_hex(8))
         engine = self._backend.require().engine
-        await engine.open_session(SessionId(session_id), streaming=draft.streaming, idle_timeout_s=draft.idle_timeout_s)
+        await engine.open_session(session_id, streaming=draft.streaming, idle_timeout_s=draft.idle_timeout_s)
+        if not draft.session_id:
+            await self._require_reader(context, engine, session_id)
         return session_pb2.OpenResponse(session_id=session_id)
+
+    async def _require_reader(
+        self,
+        context: aio.ServicerContext[session_pb2.OpenRequest, session_pb2.OpenResponse],
+        engine: EngineHandle,
+        session_id: SessionId,
+    ) -> None:
+        """Closes a session whose name its client will not be told: nobody else could."""
+        try:
+            if _is_late(context):
+                raise asyncio.CancelledError
+            await context.send_initial_metadata(())  # fails when the call has ended
+        except (asyncio.CancelledError, aio.InternalError):
+            closing = asyncio.create_task(_close_unread(engine, session_id), name="close-unread")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            raise
 
     async def Close(  # noqa: N802 - the name in the proto
         self,
@@ -62,3 +85,14 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         snapshot = await self._backend.require().engine.snapshot()
         page, token = list_page(snapshot.sessions, page_size, draft.page_token)
         return session_pb2.ListResponse(sessions=encode_sessions(page, snapshot.turns), next_page_token=token)
+
+
+def _is_late(context: aio.ServicerContext[session_pb2.OpenRequest, session_pb2.OpenResponse]) -> bool:
+    """Whether the call's deadline has passed: its client listens no longer."""
+    remaining_s: float | None = context.time_remaining()  # None without one, whatever the published types say
+    return remaining_s is not None and remaining_s <= 0
+
+
+async def _close_unread(engine: EngineHandle, session_id: SessionId) -> None:
+    with suppress(Refusal, EngineClosed):
+        await engine.close_session(session_id)

@@ -1,9 +1,7 @@
-"""Operator facts as structured log lines: one `event=... key=value` line each, written by a thread of its own."""
+"""Operator facts as structured log lines: one `event=... key=value` line each."""
 
 import json
 import logging
-import queue
-import threading
 from dataclasses import dataclass
 
 from engine.core.commands import AbortReason
@@ -23,9 +21,6 @@ from engine.core.events import (
 from engine.core.ids import Rid, SessionId
 from engine.core.ownership import Move
 
-QUEUE_MAX = 4096
-"""Lines that may wait for the writer."""
-
 _OUR_FAULTS = (AbortReason.FORWARD_FAILED, AbortReason.COMMIT_FAILED)
 
 Facts = dict[str, str | int | float | bool | None]
@@ -38,56 +33,21 @@ class Line:
 
 
 class LogSink:
-    """An `EventSink`. Writing may block (a full pipe, a slow disk), so it happens in a thread behind a bounded queue.
+    """An `EventSink`. It logs from the caller's thread, so the logger's handlers must not block: `BackgroundHandler`.
 
     Knows the trace id of each live turn and open session, and nothing else of them: no prompts, no token ids.
     """
 
-    def __init__(self, logger: logging.Logger, queue_max: int = QUEUE_MAX) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._lines: queue.Queue[Line | None] = queue.Queue(queue_max)
         self._turn_traces: dict[Rid, str] = {}
         self._session_traces: dict[SessionId, str] = {}
-        self._dropped = 0
-        self._dropped_told = 0
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._write, name="tenure-log-sink", daemon=True)
-        self._thread.start()
-
-    @property
-    def dropped(self) -> int:
-        """Lines that were lost because too many waited."""
-        return self._dropped
 
     def publish(self, events: tuple[Numbered, ...], now: float) -> None:
         for numbered in events:
             line = self._to_line(numbered)
-            if line is not None and self._logger.isEnabledFor(line.level):
-                self._put(line)
-
-    def close(self, timeout_s: float = 1.0) -> None:
-        """Writes what waits, for so long at most. Idempotent."""
-        if not self._is_closed:
-            self._is_closed = True
-            try:
-                self._lines.put(None, timeout=timeout_s)
-            except queue.Full:
-                return
-        self._thread.join(timeout_s)
-
-    def _put(self, line: Line) -> None:
-        try:
-            if self._dropped > self._dropped_told:
-                facts: Facts = {"lines": self._dropped}
-                self._lines.put_nowait(Line(logging.WARNING, format_line("log_lines_dropped", facts)))
-                self._dropped_told = self._dropped
-            self._lines.put_nowait(line)
-        except queue.Full:
-            self._dropped += 1
-
-    def _write(self) -> None:
-        while (line := self._lines.get()) is not None:
-            self._logger.log(line.level, "%s", line.text)
+            if line is not None:
+                self._logger.log(line.level, "%s", line.text)
 
     def _to_line(self, numbered: Numbered) -> Line | None:
         self._remember(numbered.event)

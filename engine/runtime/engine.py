@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from engine.core.commands import AbortReason, Close, Open, Submit
 from engine.core.core import Core
@@ -71,6 +72,7 @@ class LocalEngine:
             config=self._config,
         )
         self._task: asyncio.Task[None] | None = None
+        self._undoing: set[asyncio.Task[None]] = set()
         self._rids = itertools.count(1)
 
     @property
@@ -143,7 +145,21 @@ class LocalEngine:
         self, session_id: SessionId, *, streaming: bool, idle_timeout_s: float | None = None
     ) -> None:
         self._require_accepting()
-        await self._inbox.send(Open(session_id, streaming, idle_timeout_s))
+        # A task of its own, for it goes on when the caller is cancelled: the session may be opened all the same.
+        opening = asyncio.create_task(self._inbox.send(Open(session_id, streaming, idle_timeout_s)), name="open")
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            undoing = asyncio.create_task(self._undo_open(opening, session_id), name="undo-open")
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+            raise
+
+    async def _undo_open(self, opening: asyncio.Task[None], session_id: SessionId) -> None:
+        """Nobody was told of the session: closes it, unless it is another one's, which is why it was not opened."""
+        with suppress(Refusal, EngineClosed):
+            await opening
+            await self._inbox.send(Close(session_id))
 
     async def close_session(self, session_id: SessionId) -> None:
         turns = self._turns.find_of_session(session_id)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.client import Pool, PoolStats, Turn, Usage
+from services.client import FinishReason, Pool, PoolStats, Turn, Usage
 
 _COLUMNS = ("pool", "available", "evictable", "protected", "session", "uncached", "total")
 
@@ -22,6 +22,8 @@ class TurnBook:
             f"turn {self.attempts}: {describe_context(turn, turn.usage, self.last_committed)}; {describe_pages(stats)}"
         )
         self.last_committed = self.attempts
+        if turn.finish_reason is FinishReason.LENGTH:
+            return f"{line}; cut at {turn.usage.completion_tokens} tokens"
         return line
 
     def take_back(self, turn: Turn, stats: PoolStats) -> str:

@@ -1,40 +1,50 @@
-"""`tenure chat`: a conversation in a streaming session, with its books under every turn."""
+"""`tenure chat`: conversations in streaming sessions, with their books under every turn."""
 
 import asyncio
 import signal
 import sys
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import TypeVar
 
-from services.cli.books import TurnBook
-from services.cli.lines import LineReader
-from services.cli.report import report_error
-from services.client import Client, ClientSession, Message, SamplingOptions, TenureError, Turn, connect
+from services.cli.answers import announcing_reconnects, print_answer, wait_loaded
+from services.cli.arguments import BadInputError
+from services.cli.conversation import Conversation, ConversationOver
+from services.cli.lines import Lines, open_lines
+from services.cli.run import run_work
+from services.cli.terminal import Terminal, open_terminal
+from services.client import Client, SamplingOptions, Turn, connect
 
 PROMPT = "you> "
-
-_SESSION_LOST = ("UNAVAILABLE", "SHUTDOWN", "SESSION_CLOSED", "SESSION_EXPIRED", "SESSION_UNKNOWN")
-"""Reasons after which there is no session to go on with."""
+NEW_SESSION = "/new"
 
 _Result = TypeVar("_Result")
 
 
-def run_chat(target: str, options: SamplingOptions, *, system: str | None) -> int:
-    return asyncio.run(report_error(target, _chat(target, options, system)))
+def run_chat(target: str, options: SamplingOptions, *, system: str | None, is_quiet: bool) -> int:
+    return run_work(target, _chat(target, options, system, open_terminal(is_quiet=is_quiet)))
 
 
-async def _chat(target: str, options: SamplingOptions, system: str | None) -> int:
+async def _chat(target: str, options: SamplingOptions, system: str | None, terminal: Terminal) -> int:
     interrupts = Interrupts()
-    reader = LineReader(sys.stdin.fileno())
-    async with connect(target) as client, client.session(streaming=True) as session:
-        print(f"session {session.session_id}. Ctrl-C stops an answer, Ctrl-D leaves.", flush=True)
-        conversation = Conversation(client, session, options, system)
-        while (line := await _ask(reader, interrupts)) is not None:
-            if line.strip():
-                await conversation.run_turn(line, interrupts)
-    print("session closed.", flush=True)
-    return 0
+    lines = open_lines(PROMPT)
+    chat = Chat(target, options, system, terminal, lines, interrupts)
+    try:
+        async with connect(target, on_reconnecting=announcing_reconnects(terminal)) as client:
+            await wait_loaded(client, terminal)
+            while await chat.hold_conversation(client):
+                terminal.note("session closed; a new one begins.")
+    except asyncio.CancelledError:
+        if interrupts.is_leaving:
+            return 128 + signal.SIGINT
+        raise
+    except ConversationOver as over:
+        terminal.complain(f"tenure: {over}")
+        return 1
+    finally:
+        lines.close()
+    terminal.note("session closed.")
+    # A person has seen what was refused; a script looks at the exit code.
+    return 1 if chat.num_refused and not sys.stdin.isatty() else 0
 
 
 class Interrupted(Exception):
@@ -42,9 +52,12 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """SIGINT ends whatever is awaited through `guard`, and nothing else."""
+    """SIGINT ends what is awaited through `guard`; when that is nothing, the whole task that made this."""
 
     def __init__(self) -> None:
+        self.is_leaving = False
+        """Whether SIGINT has ended the whole task."""
+        self._whole = asyncio.current_task()
         self._task: asyncio.Task[object] | None = None
         self._is_pressed = False
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._on_interrupt)
@@ -66,56 +79,66 @@ class Interrupts:
         if self._task is not None:
             self._is_pressed = True
             self._task.cancel()
+        elif self._whole is not None:
+            self.is_leaving = True
+            self._whole.cancel()
 
 
-async def _ask(reader: LineReader, interrupts: Interrupts) -> str | None:
-    """The next line; None at the end of the input, or when Ctrl-C was pressed at the prompt."""
-    if sys.stdin.isatty():
-        print(PROMPT, end="", flush=True)
-    try:
-        return await interrupts.guard(reader.next_line())
-    except Interrupted:
-        print()
-        return None
+class Chat:
+    """What stays the same from one session of a chat to the next."""
 
-
-class Conversation:
-    """The turns of one session, printed as they come."""
-
-    def __init__(self, client: Client, session: ClientSession, options: SamplingOptions, system: str | None) -> None:
-        self._client = client
-        self._session = session
+    def __init__(
+        self,
+        target: str,
+        options: SamplingOptions,
+        system: str | None,
+        terminal: Terminal,
+        lines: Lines,
+        interrupts: Interrupts,
+    ) -> None:
+        self._target = target
         self._options = options
         self._system = system
-        self._book = TurnBook()
+        self._terminal = terminal
+        self._lines = lines
+        self._interrupts = interrupts
+        self.num_refused = 0
+        """Lines that got no answer."""
 
-    async def run_turn(self, line: str, interrupts: Interrupts) -> None:
-        """Prints the answer and its books. A turn that is refused or aborted leaves the session as it was."""
-        messages = [] if self._system is None else [Message("system", self._system)]
-        turn = self._session.turn(line, messages=messages, **self._options)
-        is_interrupted = False
-        try:
-            await interrupts.guard(print_answer(turn))
-        except Interrupted:
-            is_interrupted = not turn.is_committed
-        except TenureError as error:
-            print(f"[{error}]", flush=True)
-            if error.reason in _SESSION_LOST:
-                raise
-            return
-        stats = await self._client.pools()
-        if is_interrupted:
-            print(f"[{self._book.take_back(turn, stats)}]", flush=True)
-            return
-        self._system = None
-        print(f"[{self._book.close_turn(turn, stats)}]", flush=True)
+    async def hold_conversation(self, client: Client) -> bool:
+        """One session, from its opening to its close. Whether another one is wanted."""
+        async with client.session(streaming=True) as session:
+            self._terminal.note(
+                f"session {session.session_id}. Ctrl-C stops an answer, Ctrl-D leaves, {NEW_SESSION} starts anew."
+            )
+            conversation = Conversation(client, session, self._options, self._system, self._terminal, self._target)
+            while (line := await self._ask()) is not None:
+                if line.strip() == NEW_SESSION:
+                    return True
+                if line.strip() and not await self._run_turn(conversation, line):
+                    self.num_refused += 1
+        return False
 
+    async def _run_turn(self, conversation: Conversation, line: str) -> bool:
+        """Whether the line was not refused. Ctrl-C takes its turn back."""
 
-async def print_answer(turn: Turn) -> None:
-    """Prints text as it comes, and ends its line also when the answer is cut short."""
-    try:
-        async for piece in turn:
-            print(piece.text, end="", flush=True)
-    finally:
-        with suppress(BrokenPipeError):
-            print(flush=True)
+        async def show(turn: Turn) -> bool:
+            """Whether the answer came to its end."""
+            try:
+                await self._interrupts.guard(print_answer(turn, self._terminal))
+            except Interrupted:
+                return False
+            return True
+
+        return await conversation.run_turn(line, show)
+
+    async def _ask(self) -> str | None:
+        """The next line; None at the end of the input, or when Ctrl-C was pressed at the prompt."""
+        while True:
+            try:
+                return await self._interrupts.guard(self._lines.next_line())
+            except Interrupted:
+                return None
+            except BadInputError as error:
+                self.num_refused += 1
+                self._terminal.complain(f"tenure: {error}")

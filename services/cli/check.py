@@ -1,13 +1,11 @@
 """`tenure check`: has a running server prove its books."""
 
-import asyncio
-
-from services.cli.report import report_error
+from services.cli.run import run_work
 from services.client import CheckReport, connect
 
 
 def run_check(target: str) -> int:
-    return asyncio.run(report_error(target, _check(target)))
+    return run_work(target, _check(target))
 
 
 async def _check(target: str) -> int:

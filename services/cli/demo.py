@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from services.cli.answers import print_answer
 from services.cli.books import TurnBook, format_pools
-from services.cli.chat import print_answer
+from services.cli.terminal import Terminal
 from services.client import Client, PoolStats, TenureError, Turn, connect
 
 QUESTIONS = (
@@ -44,8 +45,6 @@ def run_demo(*, max_tokens: int) -> int:
     except (DemoFailed, TenureError) as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 
@@ -63,7 +62,7 @@ async def _converse(client: Client, max_tokens: int) -> None:
         for question in QUESTIONS:
             print(f"\nyou> {question}", flush=True)
             turn = session.turn(question, max_tokens=max_tokens)
-            await print_answer(turn)
+            await print_answer(turn, Terminal(sys.stdout, sys.stdout, sys.stderr))
             stats = await client.pools()
             print(f"[{book.close_turn(turn, stats)}]", flush=True)
             _require_reuse(turn, stats)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from services.cli.arguments import DEFAULT_TARGET, HelpFormatter, Parser, ShowVersion, read_target
+from services.cli.endings import guard_process
+from services.cli.terminal import show_any_text
 from services.config import ServeConfig, to_flag
-
-DEFAULT_TARGET = "127.0.0.1:50051"
 
 _DESCRIPTION = """\
 Tenure serves language models for conversations that last: a session keeps its KV cache between turns, so each turn
@@ -47,36 +48,44 @@ _SERVE_HELP: dict[str, str] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command. Returns its exit code: 0 when all went well, 1 when not, 2 for wrong arguments."""
+    """Runs one command. Returns its exit code.
+
+    0: all went well. 1: it did not. 2: wrong arguments. 128 and a signal's number: ended by it, or 141 because nobody
+    reads the output any more.
+    """
     # Read by torch's thread pool when it is loaded: idle threads sleep. Spinning ones slow a busy machine down tenfold.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    arguments = build_parser().parse_args(argv)
+    return guard_process(lambda: _run_command(argv))
+
+
+def _run_command(argv: Sequence[str] | None) -> int:
+    show_any_text()
+    try:
+        arguments = build_parser().parse_args(argv, argparse.Namespace(owns_process=argv is None))
+    except SystemExit as done:
+        # argparse has said what there is to say.
+        return done.code if isinstance(done.code, int) else 1
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tenure", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="tenure", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version and leave")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_serve(commands.add_parser("serve", help="run the server", formatter_class=_HelpFormatter))
-    _add_chat(commands.add_parser("chat", help="talk to a server", formatter_class=_HelpFormatter))
-    _add_generate(commands.add_parser("generate", help="continue a text once", formatter_class=_HelpFormatter))
-    _add_sessions(commands.add_parser("sessions", help="list the open sessions", formatter_class=_HelpFormatter))
-    _add_pools(commands.add_parser("pools", help="show who owns the KV cache", formatter_class=_HelpFormatter))
-    _add_check(commands.add_parser("check", help="prove the books of the KV cache", formatter_class=_HelpFormatter))
-    _add_demo(commands.add_parser("demo", help="show it all, with a server of its own", formatter_class=_HelpFormatter))
+    for name, text, add_arguments in (
+        ("serve", "run the server", _add_serve),
+        ("chat", "talk to a server", _add_chat),
+        ("generate", "continue a text once", _add_generate),
+        ("sessions", "list the open sessions", _add_sessions),
+        ("pools", "show who owns the KV cache", _add_pools),
+        ("check", "prove the books of the KV cache", _add_check),
+        ("demo", "show it all, with a server of its own", _add_demo),
+    ):
+        command = commands.add_parser(name, help=text, formatter_class=HelpFormatter)
+        command.set_defaults(command_parser=command)
+        add_arguments(command)
     return parser
-
-
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults, except where there is nothing to show."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False):
-            return action.help
-        return super()._get_help_string(action)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -101,11 +110,13 @@ def _metavar(kind: Callable[[str], object]) -> str:
 def _add_chat(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Talks to a running server in a streaming session, and shows after each turn where its context came from. "
-        "Ctrl-C stops an answer and takes its turn back; Ctrl-C or Ctrl-D at the prompt leaves."
+        "Ctrl-C stops an answer and takes its turn back; Ctrl-C or Ctrl-D at the prompt leaves. A line /new starts a "
+        "new session. In a pipe, standard output is the answers alone, and the exit code is 1 when a line was refused."
     )
     _add_target(parser)
     _add_sampling(parser, max_tokens=200)
     parser.add_argument("--system", metavar="TEXT", help="instructions to put before the conversation")
+    parser.add_argument("--quiet", action="store_true", help="show the answers only, and no books")
     parser.set_defaults(run=_run_chat)
 
 
@@ -149,7 +160,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help="the server")
+    parser.add_argument("--target", type=read_target, default=DEFAULT_TARGET, metavar="HOST:PORT", help="the server")
 
 
 def _add_sampling(parser: argparse.ArgumentParser, *, max_tokens: int) -> None:
@@ -173,22 +184,21 @@ def _add_max_tokens(parser: argparse.ArgumentParser, default: int) -> None:
 def _run_serve(arguments: argparse.Namespace) -> int:
     from services.cli.serve import run_serve
 
-    return run_serve(arguments)
+    return run_serve(arguments, owns_process=arguments.owns_process)
 
 
 def _run_chat(arguments: argparse.Namespace) -> int:
     from services.cli.chat import run_chat
     from services.cli.sampling import read_sampling
 
-    return run_chat(arguments.target, read_sampling(arguments), system=arguments.system)
+    return run_chat(arguments.target, read_sampling(arguments), system=arguments.system, is_quiet=arguments.quiet)
 
 
 def _run_generate(arguments: argparse.Namespace) -> int:
     from services.cli.generate import run_generate
     from services.cli.sampling import read_sampling
 
-    text = sys.stdin.read() if arguments.text == "-" else arguments.text
-    return run_generate(arguments.target, text, read_sampling(arguments), is_chat=arguments.chat)
+    return run_generate(arguments.target, arguments.text, read_sampling(arguments), is_chat=arguments.chat)
 
 
 def _run_sessions(arguments: argparse.Namespace) -> int:

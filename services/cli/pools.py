@@ -1,14 +1,12 @@
 """`tenure pools`: the books of a running server."""
 
-import asyncio
-
 from services.cli.books import format_pools
-from services.cli.report import report_error
+from services.cli.run import run_work
 from services.client import connect
 
 
 def run_pools(target: str) -> int:
-    return asyncio.run(report_error(target, _pools(target)))
+    return run_work(target, _pools(target))
 
 
 async def _pools(target: str) -> int:

@@ -5,19 +5,61 @@ from collections.abc import Coroutine
 
 import grpc
 
-from services.client import TenureError
+from services.cli.arguments import DEFAULT_TARGET, USAGE_CODE
+from services.client import OptionError, TenureError
+from services.config import is_loopback, to_flag
+
+_OPTIONS = "sampling."
+_MESSAGE_FIELDS = ("text", "text.text", "chat", "chat.messages", "input")
 
 
 async def report_error(target: str, command: Coroutine[None, None, int]) -> int:
-    """Awaits `command`. A TenureError, or a value that can't be sent, becomes one line on standard error, and 1."""
+    """Awaits `command`. Whatever a server, or our own client, has against it becomes one line on standard error.
+
+    Returns its code, or 1, or 2 when an argument is at fault.
+    """
     try:
         return await command
     except TenureError as error:
-        if error.code is grpc.StatusCode.UNAVAILABLE and error.reason == "UNAVAILABLE":
-            print(f"tenure: no server answers at {target}; start one with: tenure serve", file=sys.stderr)
-        else:
-            print(f"tenure: {error}", file=sys.stderr)
-        return 1
-    except ValueError as error:
-        print(f"tenure: {error}", file=sys.stderr)
-        return 1
+        print(f"tenure: {describe_error(error, target)}", file=sys.stderr)
+        return USAGE_CODE if is_about_an_option(error) else 1
+    except OptionError as error:
+        print(f"tenure: {to_flag(error.option)}: {error.problem}", file=sys.stderr)
+        return USAGE_CODE
+
+
+def is_about_an_option(error: TenureError) -> bool:
+    """Whether a flag of the command has a value that can not be."""
+    return error.code is grpc.StatusCode.INVALID_ARGUMENT and (error.field or "").startswith(_OPTIONS)
+
+
+def describe_error(error: TenureError, target: str) -> str:
+    """In the words of the command line: flags, and not fields of messages."""
+    if is_silence(error):
+        return describe_silence(error, target)
+    if error.field is None:
+        return str(error)
+    problem = error.message.removeprefix(f"{error.field}: ")
+    if error.field.startswith(_OPTIONS):
+        return f"{to_flag(error.field.removeprefix(_OPTIONS))}: {problem}"
+    if error.field in _MESSAGE_FIELDS and error.code is grpc.StatusCode.INVALID_ARGUMENT:
+        return f"the text {problem}"
+    return str(error)
+
+
+def is_silence(error: TenureError) -> bool:
+    """Whether nobody answered."""
+    return error.code is grpc.StatusCode.UNAVAILABLE and error.reason == "UNAVAILABLE"
+
+
+def describe_silence(error: TenureError, target: str) -> str:
+    host, _, port = target.rpartition(":")
+    if "DNS" in error.message:
+        return f"the host of {target} can not be found"
+    if target == DEFAULT_TARGET:
+        return f"no server answers at {target}; start one with: tenure serve"
+    if is_loopback(host.strip("[]")) and host:
+        # The server binds another loopback address only when it is told so.
+        bind = "" if host in ("127.0.0.1", "localhost") else f" --host {host.strip('[]')}"
+        return f"no server answers at {target}; start one with: tenure serve{bind} --port {port}"
+    return f"no server answers at {target}; does it run there, and can it be reached from here?"

@@ -7,25 +7,67 @@ import os
 import signal
 import sys
 import textwrap
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import TextIO
 
 from services.cli.progress import ProgressPrinter
 from services.config import ConfigError, ServeConfig
+from services.interceptors import GRPC_LOGGER, is_worth_logging
 from services.server import Announcer, Server
+from telemetry.background_writer import BackgroundWriter
+from telemetry.log_handler import BackgroundHandler
 
 FORCED_EXIT_CODE = 130
 
+_FLUSH_S = 1.0
+"""How long what the server said last may take to be written, when nobody reads it."""
+_FORCED_FLUSH_S = 0.1
 
-def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until SIGTERM or SIGINT. A second signal ends the process at once."""
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the server says: to people on `lines`, to the log on `log`. Neither ever makes it wait."""
+
+    lines: BackgroundWriter
+    log: BackgroundHandler
+
+    def close(self, timeout_s: float) -> None:
+        """Lets what waits be written, each for so long at most."""
+        self.lines.close(timeout_s)
+        self.log.finish(timeout_s)
+        logging.getLogger().removeHandler(self.log)
+
+
+def run_serve(arguments: argparse.Namespace, *, owns_process: bool = False) -> int:
+    """Serves until SIGTERM or SIGINT. A second signal ends the process at once.
+
+    With `owns_process` it ends the process itself, with its exit code, once all is in order.
+    """
     try:
         config = ServeConfig(**{field.name: getattr(arguments, field.name) for field in fields(ServeConfig)})
-        set_up_logging(logging.DEBUG if arguments.verbose else logging.INFO)
-        _say(describe(config))
-        return asyncio.run(_serve(config))
     except ConfigError as error:
-        print(f"tenure serve: {error}", file=sys.stderr)
-        return 2
+        return _report_config(error)
+    log = set_up_logging(sys.stderr, logging.DEBUG if arguments.verbose else logging.INFO)
+    output = Output(BackgroundWriter(sys.stdout), log)
+    output.lines.write(describe(config) + "\n")
+    runner = asyncio.Runner()
+    try:
+        code = runner.run(_serve(config, output))
+    except ConfigError as error:
+        code = _report_config(error)
+    finally:
+        output.close(_FLUSH_S)
+    if owns_process:
+        # Threads may still run: the loader's, torch's, one that makes ids of a long text. An interpreter that is taken
+        # down around them waits for some and is aborted by others, in C++. Nothing of theirs is needed any more.
+        os._exit(code)
+    runner.close()
+    return code
+
+
+def _report_config(error: ConfigError) -> int:
+    print(f"tenure serve: {error}", file=sys.stderr, flush=True)
+    return 2
 
 
 def describe(config: ServeConfig) -> str:
@@ -34,32 +76,39 @@ def describe(config: ServeConfig) -> str:
     return "configuration:\n" + textwrap.fill(settings, 100, initial_indent="  ", subsequent_indent="  ")
 
 
-def set_up_logging(level: int) -> None:
-    """One line an entry, on standard error: time, level, logger, then `event=... key=value`."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=(handler,))
+def set_up_logging(stream: TextIO, level: int) -> BackgroundHandler:
+    """One line an entry, on `stream`: time, level, logger, then `event=... key=value`."""
+    handler = BackgroundHandler(stream)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.getLogger(GRPC_LOGGER).addFilter(is_worth_logging)
+    logging.captureWarnings(True)
     for room in ("tenure", "engine", "services"):
         logging.getLogger(room).setLevel(level)
+    return handler
 
 
-async def _serve(config: ServeConfig) -> int:
+async def _serve(config: ServeConfig, output: Output) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    progress = ProgressPrinter(output.lines)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, signal.Signals(number), stop)
-    code = await Server(config, Announcer(_say, ProgressPrinter(sys.stdout))).run(stop)
-    _say("stopped" if code == 0 else "stopped because of a failure; the log says which")
+        loop.add_signal_handler(number, _on_signal, signal.Signals(number), stop, progress, output)
+    server = Server(config, Announcer(progress.say, progress))
+    code = await server.run(stop)
+    if server.start_failure is not None:
+        progress.say(f"stopped: the server could not start: {server.start_failure}")
+    else:
+        progress.say("stopped" if code == 0 else "stopped because of a failure; the log says which")
     return code
 
 
-def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:
+def _on_signal(number: signal.Signals, stop: asyncio.Event, progress: ProgressPrinter, output: Output) -> None:
+    progress.close()
     if stop.is_set():
-        _say(f"{number.name} again: leaving at once")
+        progress.say(f"{number.name} again: leaving at once")
+        output.close(_FORCED_FLUSH_S)
         os._exit(FORCED_EXIT_CODE)
-    _say(f"{number.name}: stopping; send it again to leave at once")
+    progress.say(f"{number.name}: stopping; send it again to leave at once")
     stop.set()
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

@@ -1,16 +1,15 @@
 """`tenure sessions`: the open sessions of a running server."""
 
-import asyncio
 from collections.abc import Sequence
 
-from services.cli.report import report_error
+from services.cli.run import run_work
 from services.client import SessionInfo, connect
 
 _COLUMNS = ("session", "kind", "tokens", "kv", "kv tokens", "pages", "running")
 
 
 def run_sessions(target: str) -> int:
-    return asyncio.run(report_error(target, _sessions(target)))
+    return run_work(target, _sessions(target))
 
 
 async def _sessions(target: str) -> int:

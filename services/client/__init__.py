@@ -10,7 +10,7 @@ from services.client.client import Client, ClientSession, connect
 from services.client.errors import TenureError
 from services.client.model import CheckReport, ModelInfo
 from services.client.pools import Pool, PoolStats
-from services.client.requests import Message, SamplingOptions
+from services.client.requests import Message, OptionError, SamplingOptions
 from services.client.sessions import SessionInfo
 from services.client.turn import FinishReason, Piece, Turn, Usage
 
@@ -21,6 +21,7 @@ __all__ = [
     "FinishReason",
     "Message",
     "ModelInfo",
+    "OptionError",
     "Piece",
     "Pool",
     "PoolStats",

@@ -1,5 +1,6 @@
 """What a caller asks for → the request of a turn."""
 
+import difflib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,15 @@ class Message:
 
     role: str
     content: str
+
+
+class OptionError(ValueError):
+    """An option has a value for which the protocol has no room."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(f"{option}: {problem}")
+        self.option = option
+        self.problem = problem
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -47,7 +57,7 @@ class TurnInput:
 
 
 def build_request(given: TurnInput, turn_id: str | None, options: SamplingOptions) -> generate_pb2.GenerateRequest:
-    """Raises ValueError for a number that the protocol has no room for."""
+    """Raises OptionError for a number that the protocol has no room for, and TypeError for what is of another kind."""
     request = generate_pb2.GenerateRequest(
         # The client names its turns: only so can it abort one whose first message it has not seen, and go on with one
         # whose stream was lost.
@@ -62,6 +72,9 @@ def build_request(given: TurnInput, turn_id: str | None, options: SamplingOption
         request.tokens.SetInParent()
     else:
         said = given.messages or ()
+        for each in said:
+            if not isinstance(each, Message):
+                raise TypeError(f"messages: give Message(role, content), not {type(each).__name__}")
         request.chat.messages.extend(types_pb2.ChatMessage(role=each.role, content=each.content) for each in said)
         request.chat.SetInParent()
     return request
@@ -70,8 +83,24 @@ def build_request(given: TurnInput, turn_id: str | None, options: SamplingOption
 def _build_sampling(options: SamplingOptions) -> types_pb2.SamplingParams:
     sampling = types_pb2.SamplingParams()
     for name, value in options.items():
+        _require_option(name, value)
         try:
             sampling.MergeFrom(types_pb2.SamplingParams(**{name: value}))  # type: ignore[arg-type]  # names and values of the TypedDict
         except ValueError as error:
-            raise ValueError(f"{name}: {value} is out of range") from error
+            raise OptionError(name, f"{value} is out of range") from error
+        except TypeError as error:
+            raise TypeError(f"{name}: {value!r} is of the wrong type") from error
     return sampling
+
+
+def _require_option(name: str, value: object) -> None:
+    """Callers whose code nobody type-checks hear of a slip here, and not never."""
+    known = SamplingOptions.__annotations__
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+        raise TypeError(f"unknown option {name!r}{hint}")
+    if name == "stop" and isinstance(value, str | bytes):
+        raise TypeError(
+            f"stop: give a list of texts, as in stop=[{value!r}]; a single one would be read as its letters"
+        )

@@ -3,25 +3,39 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 
 import grpc
 from grpc import aio
 
 from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
 from services.client.errors import TenureError, to_error
+from services.limits import LIMITS, MIB
 
 RESUME_TIMEOUT_S = 10.0
 """How long a lost stream is sought again, unless the client is told otherwise; servers keep a turn for 15 s."""
+NOTICE_S = 1.0
+"""After how long it is told that a lost stream is being sought."""
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 1.0
 
 _LOST_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
 """Statuses that the transport makes up when a connection breaks."""
 _SLOW_READER = "SLOW_READER"
+_SERVER_LOADING = "SERVER_LOADING"
 
 _Call = aio.UnaryStreamCall[generate_pb2.GenerateRequest, generate_pb2.GenerateResponse]
 _ResumedCall = aio.UnaryStreamCall[generate_pb2.ResumeRequest, generate_pb2.GenerateResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a turn may take, how long its lost stream is sought, and who is told after `NOTICE_S` that it is."""
+
+    timeout_s: float | None = None
+    resume_timeout_s: float = RESUME_TIMEOUT_S
+    on_reconnecting: Callable[[], None] | None = None
 
 
 class TurnMessages:
@@ -35,11 +49,12 @@ class TurnMessages:
         # In quotes: the class exists in the published types only.
         stub: "generate_pb2_grpc.GenerateAsyncStub",
         request: generate_pb2.GenerateRequest,
-        timeout_s: float | None,
-        resume_timeout_s: float,
+        patience: Patience,
     ) -> None:
-        """Sends the request."""
-        self._resume_timeout_s = resume_timeout_s
+        """Sends the request. Raises TenureError, MESSAGE_TOO_LARGE."""
+        _require_size(request)
+        timeout_s = patience.timeout_s
+        self._patience = patience
         self._stub = stub
         self._request = request
         self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -92,12 +107,21 @@ class TurnMessages:
     async def _read_call(self) -> generate_pb2.GenerateResponse | None:
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._call.read())
+        reading = self._reading
         try:
-            message = await asyncio.shield(self._reading)
+            message = await asyncio.shield(reading)
         except aio.AioRpcError as error:
-            self._reading = None
             raise to_error(error) from None
-        self._reading = None
+        except asyncio.CancelledError:
+            if reading.cancelled() and self.is_over:
+                raise TenureError(
+                    "TURN_LEFT", "the turn was left while it was read", code=grpc.StatusCode.CANCELLED
+                ) from None
+            raise
+        finally:
+            # Whoever leaves the turn may wait for the same message as whoever reads it.
+            if reading.done() and self._reading is reading:
+                self._reading = None
         return message if isinstance(message, generate_pb2.GenerateResponse) else None
 
     def _keep(self, message: generate_pb2.GenerateResponse) -> bool:
@@ -117,6 +141,8 @@ class TurnMessages:
         if not delta.token_ids:
             is_new, self._has_rest = not self._has_rest, True
             return is_new
+        if delta.start + len(delta.token_ids) <= self._num_held:
+            return False
         self._num_held += len(delta.token_ids)
         self._held_digest.update(_little_endian(delta.token_ids))
         return True
@@ -130,24 +156,32 @@ class TurnMessages:
 
         Before the first message it may have been the request that was lost: it is sent once more, and no more.
         """
-        give_up_s = time.monotonic() + (self._resume_timeout_s if self._has_started else 0)
+        lost_s = time.monotonic()
+        give_up_s = lost_s + (self._patience.resume_timeout_s if self._has_started else 0)
+        notify = self._patience.on_reconnecting
         pause_s = _PAUSE_S
-        while True:
+        while not self.is_over:
             self._call = self._open_again()
             try:
                 message = await self._read_call()
             except TenureError as error:
-                if not self._is_lost(error):
+                # A server that has just been started anew does not know yet whether it has the turn.
+                if not (self._is_lost(error) or error.reason == _SERVER_LOADING):
                     self.is_over = True
                     raise
             else:
                 self.resumptions += 1
                 return message
-            if time.monotonic() + pause_s > min(give_up_s, self._deadline_s or give_up_s):
-                self.is_over = True
-                raise lost
+            now_s = time.monotonic()
+            if now_s + pause_s > min(give_up_s, self._deadline_s or give_up_s):
+                break
+            if notify is not None and now_s - lost_s >= NOTICE_S:
+                notify()
+                notify = None
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        self.is_over = True
+        raise lost
 
     def _open_again(self) -> _Call | _ResumedCall:
         timeout_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
@@ -161,6 +195,17 @@ class TurnMessages:
             turn_id=self._request.turn_id,
             from_token=self._num_held,
             held_ids_sha256=self._held_digest.digest(),
+        )
+
+
+def _require_size(request: generate_pb2.GenerateRequest) -> None:
+    size, size_max = request.ByteSize(), LIMITS.message_bytes_max
+    if size > size_max:
+        raise TenureError(
+            "MESSAGE_TOO_LARGE",
+            f"the request has {size} bytes; at most {size_max} ({size_max // MIB} MiB) can be sent",
+            code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+            metadata={"value": str(size), "limit": str(size_max)},
         )
 
 

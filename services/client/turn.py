@@ -1,15 +1,18 @@
 """One turn, as its client sees it: an async iterable of pieces that knows its own end."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import weakref
 from dataclasses import dataclass
 from enum import StrEnum
+from types import TracebackType
+from typing import Self
 
 from grpc import aio
 
 from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
 from services.client.errors import TenureError
-from services.client.stream import RESUME_TIMEOUT_S, TurnMessages
+from services.client.live import LiveTurns
+from services.client.stream import Patience, TurnMessages
 
 ABORT_TIMEOUT_S = 2.0
 """How long leaving a turn early may take; after it the connection is simply let go."""
@@ -51,9 +54,13 @@ _FINISH_REASONS: dict[int, FinishReason] = {
 class Turn:
     """Iterate it once: `async for piece in turn`. Raises TenureError when it is refused or aborted.
 
-    Whoever leaves early (by `break`, by cancellation, by an exception) has the turn aborted on the server, which rolls
-    the session back to what it was before. A stream that is lost is resumed, with every token once. After the end
-    `usage`, `finish_reason` and `session_len` are set.
+    Whoever leaves early has the turn aborted on the server, which rolls the session back to what it was before. A
+    reader that is cancelled while it waits for a piece goes on only when that is done. After a `break`, or an exception
+    in the loop, the abort is on its way at once, and it is done at the latest when the next turn of a streaming session
+    begins, and when the session or the client is closed. `async with turn` and `leave()` have it done there and then.
+
+    A stream that is lost is resumed, with every token once. After the end `usage`, `finish_reason` and `session_len`
+    are set.
     """
 
     def __init__(
@@ -62,10 +69,11 @@ class Turn:
         stub: "generate_pb2_grpc.GenerateAsyncStub",
         request: generate_pb2.GenerateRequest,
         *,
-        predecessor: "Turn | None" = None,
-        timeout_s: float | None = None,
-        resume_timeout_s: float = RESUME_TIMEOUT_S,
+        patience: Patience,
+        live: LiveTurns,
+        one_at_a_time: bool = False,
     ) -> None:
+        """`live` has it while it runs. With `one_at_a_time`, those in there that were broken off are ended first."""
         self.turn_id: str = request.turn_id
         self.new_tokens: int | None = None
         """Tokens that came new with this turn; set once it is accepted."""
@@ -83,8 +91,10 @@ class Turn:
         """Tokens that the session consists of after the turn; None without a session."""
         self._stub = stub
         self._request = request
-        self._predecessor = predecessor
-        self._timeouts_s = (timeout_s, resume_timeout_s)
+        self._patience = patience
+        self._live = live
+        self._one_at_a_time = one_at_a_time
+        self._reader: weakref.ref[TurnReader] | None = None
         self._messages: TurnMessages | None = None
         self._leaving: asyncio.Task[None] | None = None
 
@@ -98,8 +108,28 @@ class Turn:
         """How often its stream was lost and found again."""
         return 0 if self._messages is None else self._messages.resumptions
 
-    def __aiter__(self) -> AsyncGenerator[Piece, None]:
-        return self._run()
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody still holds its iterator, and may go on."""
+        return self._reader is not None and self._reader() is not None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.leave()
+
+    def __aiter__(self) -> "TurnReader":
+        """Raises RuntimeError the second time."""
+        if self._reader is not None:
+            raise RuntimeError("a turn runs once; start another one")
+        reader = TurnReader(self)
+        loop = asyncio.get_running_loop()
+        # An iterator that was dropped before its end was broken off: nobody can go on with it.
+        self._reader = weakref.ref(reader, lambda _reader: _call_soon(loop, self))
+        return reader
 
     async def text(self) -> str:
         """The whole answer."""
@@ -107,27 +137,43 @@ class Turn:
 
     async def leave(self) -> None:
         """Ends the turn by roll-back, unless it has ended. Returns when the server has done so. Idempotent."""
+        leaving = self.start_leaving()
+        if leaving is not None:
+            # Shielded: a second Ctrl-C gives up waiting, but the server still gets its Abort.
+            await asyncio.shield(leaving)
+
+    def start_leaving(self) -> asyncio.Task[None] | None:
+        """What ends the turn; None when there is nothing to end."""
         if self._messages is None or self._messages.is_over:
-            return
+            self._live.remove(self)
+            return None
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._abort(self._messages), name=f"abort {self.turn_id}")
-        # Shielded: a second Ctrl-C gives up waiting, but the server still gets its Abort.
-        await asyncio.shield(self._leaving)
+        return self._leaving
 
-    async def _run(self) -> AsyncGenerator[Piece, None]:
-        if self._messages is not None:
-            raise RuntimeError("a turn runs once; start another one")
-        if self._predecessor is not None:
-            await self._predecessor.leave()
-            self._predecessor = None
-        self._messages = TurnMessages(self._stub, self._request, *self._timeouts_s)
+    async def read_piece(self) -> Piece | None:
+        """The next piece, None at the end. Raises TenureError. For the turn's iterator."""
         try:
-            while (message := await self._messages.read()) is not None:
+            messages = await self._start()
+            while (message := await messages.read()) is not None:
                 piece = self._take(message)
                 if piece is not None:
-                    yield piece
-        finally:
+                    return piece
+        except asyncio.CancelledError:
             await self.leave()
+            raise
+        finally:
+            if self._messages is not None and self._messages.is_over:
+                self._live.remove(self)
+        return None
+
+    async def _start(self) -> TurnMessages:
+        if self._messages is None:
+            if self._one_at_a_time:
+                await self._live.leave_broken_off()
+            self._messages = TurnMessages(self._stub, self._request, self._patience)
+            self._live.add(self)
+        return self._messages
 
     def _take(self, message: generate_pb2.GenerateResponse) -> Piece | None:
         match message.WhichOneof("event"):
@@ -169,8 +215,32 @@ class Turn:
                 await self._stub.Abort(request)
                 async for message in messages.rest():
                     self._take(message)
-        except (TenureError, TimeoutError, aio.AioRpcError):
-            # TURN_ABORTED is what was asked for; a server that is gone has no turn left to end.
+        except (TenureError, TimeoutError, aio.AioRpcError, aio.UsageError):
+            # TURN_ABORTED is what was asked for; a server that is gone has no turn left to end, and through a channel
+            # that others have closed it can not be told.
             pass
         finally:
             messages.close()
+            self._live.remove(self)
+
+
+class TurnReader:
+    """The pieces of one turn. Once nobody holds it any more, its turn was broken off."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Piece:
+        piece = await self._turn.read_piece()
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, turn: Turn) -> None:
+    """Has a turn left by its own loop; whoever dropped its iterator may be anywhere, also behind the loop's end."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(turn.start_leaving)

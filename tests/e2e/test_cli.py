@@ -6,14 +6,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.kit.server_process import ready_server
+from tests.kit.server_process import LISTENING, ready_server, server_process
 
 BOOKS = re.compile(
     r"\[turn (\d+): context (\d+) = (\d+) slot \+ (\d+) tree \+ (\d+) computed \((.*?)\); "
-    r"pages: free (\d+), session (\d+), cache (\d+), running (\d+) of (\d+)\]"
+    r"pages: free (\d+), session (\d+), cache (\d+), running (\d+) of (\d+)(?:; cut at \d+ tokens)?\]"
 )
 TAKEN_BACK = re.compile(r"\[turn (\d+): taken back: the session is at (\d+) tokens, as before")
 
@@ -45,12 +46,13 @@ def test_demo_when_run_then_three_turns_reuse_and_a_clean_end() -> None:
 def test_chat_when_lines_are_piped_then_answered_with_books(target: str) -> None:
     done = tenure("chat", "--target", target, "--max-tokens", "10", stdin="Hello!\n\nWho are you?\n")
     assert done.returncode == 0, done.stderr
-    first, second = BOOKS.findall(done.stdout)
+    first, second = BOOKS.findall(done.stderr)
     assert "last token" not in first[5]
     assert second[5].endswith("new ids + the last token of turn 1")
     for *_, free, session, cache, running, total in (first, second):
         assert int(free) + int(session) + int(cache) + int(running) == int(total)
-    assert done.stdout.endswith("session closed.\n")
+    assert done.stderr.endswith("session closed.\n")
+    assert not re.search(r"session|\[|turn 1", done.stdout), "standard output is the answers alone"
 
 
 class Chat:
@@ -118,11 +120,11 @@ def test_generate_when_text_is_given_then_printed(target: str) -> None:
     assert "Paris" in done.stdout
 
 
-def test_generate_when_refused_then_one_line_and_exit_code_1(target: str) -> None:
+def test_generate_when_an_option_is_refused_then_one_line_that_names_its_flag_and_exit_code_2(target: str) -> None:
     done = tenure("generate", "--target", target, "--max-tokens", "0", "x")
-    assert done.returncode == 1
-    assert done.stderr.startswith("tenure: FIELD_INVALID: sampling.max_tokens: must be at least 1")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2
+    assert done.stderr == "tenure: --max-tokens: must be at least 1; leave it out for all that fits\n"
+    assert done.stdout == ""
 
 
 SAMPLED = ("generate", "--max-tokens", "12", "--temperature", "1", "--top-k", "40", "--top-p", "0.9")
@@ -147,15 +149,15 @@ def test_generate_when_a_stop_string_comes_then_cut_before_it(target: str) -> No
 @pytest.mark.parametrize(
     ("flag", "value", "told"),
     [
-        ("--temperature", "nan", "sampling.temperature: must be a finite number"),
-        ("--top-p", "2", "sampling.top_p: must be above 0"),
-        ("--seed", "-1", "seed: -1 is out of range"),
-        ("--stop", "", "sampling.stop: has an empty text"),
+        ("--temperature", "nan", "--temperature: must be a finite number"),
+        ("--top-p", "2", "--top-p: must be above 0"),
+        ("--seed", "-1", "--seed: -1 is out of range"),
+        ("--stop", "", "--stop: has an empty text"),
     ],
 )
 def test_generate_when_sampling_can_not_be_then_one_line(target: str, flag: str, value: str, told: str) -> None:
     done = tenure("generate", "--target", target, f"{flag}={value}", "x")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
@@ -166,8 +168,8 @@ def test_chat_when_greedy_and_stopped_then_the_books_follow_what_was_told(target
         stdin="Say hello!\nAgain!\n",
     )
     assert done.returncode == 0, done.stderr
-    assert len(BOOKS.findall(done.stdout)) == 2
-    assert "!" not in "".join(line for line in done.stdout.splitlines() if not line.startswith(("[", "session")))
+    assert len(BOOKS.findall(done.stderr)) == 2
+    assert "!" not in done.stdout
 
 
 def test_sessions_when_asked_then_each_open_one_is_a_row(target: str) -> None:
@@ -203,8 +205,112 @@ def test_pools_when_asked_then_the_table_adds_up(target: str) -> None:
     assert "balanced; " in done.stdout
 
 
+def turns_running(target: str) -> int:
+    shown = tenure("pools", "--target", target).stdout
+    found = re.search(r"turns running (\d+), waiting (\d+)", shown)
+    assert found is not None, shown
+    return int(found[1]) + int(found[2])
+
+
+def test_generate_when_nobody_reads_on_then_quiet_and_the_turn_has_ended(target: str) -> None:
+    command = (sys.executable, "-m", "services.cli.main", "generate", "--target", target, "--max-tokens", "400", "Once")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(5)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(10) == 141
+    assert turns_running(target) == 0
+
+
+@pytest.mark.parametrize("command", [("pools",), ("chat",), ("generate", "--max-tokens=400", "Once"), ("--version",)])
+def test_command_when_its_output_has_no_room_then_one_line(target: str, command: tuple[str, ...]) -> None:
+    where = () if command[0].startswith("-") else ("--target", target)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            (sys.executable, "-m", "services.cli.main", *command, *where),
+            input=b"Hello!\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    complaints = [line for line in done.stderr.splitlines() if not line.startswith((b"session", b"["))]
+    assert (done.returncode, complaints) == (1, [b"tenure: No space left on device"])
+    assert turns_running(target) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_chat_when_ended_by_a_signal_in_an_answer_then_the_session_is_closed(
+    chat: Chat, target: str, number: signal.Signals
+) -> None:
+    chat.say("Write a long story about a ship and its crew, with many details.")
+    chat.read_until(re.compile(r"anew\.\n\w+ \w+ \w+"))
+    chat.process.send_signal(number)
+    assert chat.process.wait(10) == 128 + number
+    assert tenure("sessions", "--target", target).stdout == "no session is open\n"
+    assert turns_running(target) == 0
+
+
+def test_chat_when_a_line_is_no_text_or_too_long_then_told_and_the_rest_answered(target: str) -> None:
+    lines = b"Hi\n\xff\n" + b"word " * 600 + b"\n/new\nHi\n"
+    command = (sys.executable, "-m", "services.cli.main", "chat", "--target", target, "--max-tokens", "5")
+    done = subprocess.run(command, input=lines, capture_output=True, timeout=60, check=False)
+    told = done.stderr.decode()
+    assert done.returncode == 1
+    assert "line 2 is not UTF-8 text: byte 0xff at 0" in told
+    assert "PROMPT_EXCEEDS_CONTEXT" in told
+    assert "/new starts a new session" in told
+    assert told.count("[turn 1: ") == 2
+    assert told.count("; cut at 5 tokens]") == 2
+    first, second = done.stdout.splitlines()
+    assert first == second
+
+
+def test_chat_when_quiet_then_only_answers(target: str) -> None:
+    done = tenure("chat", "--quiet", "--target", target, "--max-tokens", "5", stdin="Hi\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [("generate", "a\udcffb"), ("generate", "--chat", "-")])
+def test_generate_when_the_text_is_no_text_then_one_line_and_exit_code_2(command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        (sys.executable, "-m", "services.cli.main", *command), input=b"a\xffb", capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith(b" is not UTF-8 text: byte 0xff at 1\n")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_chat_when_the_server_is_killed_in_an_answer_then_told_once() -> None:
+    with ready_server() as (server, target):
+        talk = Chat(target)
+        with talk.process:
+            talk.say("Write a long story about a ship and its crew, with many details.")
+            talk.read_until(re.compile(r"anew\.\n\w+ \w+ \w+"))
+            server.process.kill()
+            talk.read_until(re.compile(r"reconnecting\.\.\.\n"))
+            last = talk.read_until(re.compile(r"tenure: (.*)\n"))[1]
+            assert talk.process.stdout is not None
+            assert talk.process.stdout.read() == b""
+            assert talk.process.wait(10) == 1
+    assert last == f"the session is lost: the server at {target} does not answer any more"
+    assert talk.shown.count("tenure: ") == 2
+
+
+def test_chat_when_the_server_still_loads_then_waits_and_says_so() -> None:
+    with server_process() as server:
+        target = server.wait_for(LISTENING)
+        done = tenure("chat", "--target", target, "--max-tokens", "5", stdin="Hi\n")
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith("tenure: the server is still loading its model; waiting...\n")
+        assert len(BOOKS.findall(done.stderr)) == 1
+
+
 @pytest.mark.parametrize("command", [("pools",), ("sessions",), ("check",), ("chat",), ("generate", "x")])
 def test_command_when_no_server_answers_then_says_how_to_start_one(command: tuple[str, ...]) -> None:
     done = tenure(*command, "--target", "127.0.0.1:1")
     assert done.returncode == 1
-    assert done.stderr == "tenure: no server answers at 127.0.0.1:1; start one with: tenure serve\n"
+    assert done.stderr == "tenure: no server answers at 127.0.0.1:1; start one with: tenure serve --port 1\n"

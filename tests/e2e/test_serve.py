@@ -4,6 +4,10 @@ import asyncio
 import re
 import signal
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 import pytest
@@ -11,7 +15,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 
 from services.client import FinishReason, Message, TenureError, connect
-from tests.kit.server_process import LISTENING, READY, ready_server, server_process
+from tests.kit.server_process import LISTENING, READY, SMALL, ready_server, server_process
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -56,6 +60,40 @@ def test_signal_when_the_model_loads_then_ends_at_once() -> None:
         assert code == 0, server.output()
         assert took_s < 5
         assert "Traceback" not in server.output()
+
+
+def test_signal_when_the_weights_were_just_loaded_then_ends_in_order() -> None:
+    """The threads that loaded them are still there: an interpreter taken down around them was aborted."""
+    with server_process() as server:
+        server.wait_for(re.compile("(weights loaded)"))
+        code, took_s = server.end()
+        assert code == 0, server.output()
+        assert took_s < 5
+        assert "stopped" in server.output()
+
+
+@contextmanager
+def unread_server() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server whose output is read until it is ready and then never again, and its address."""
+    command = (sys.executable, "-m", "services.cli.main", "serve", "--port", "0", *SMALL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = (READY.search(line) for line in process.stdout)
+            yield process, next(match[1] for match in found if match is not None)
+        finally:
+            process.kill()
+
+
+async def test_log_when_nobody_reads_it_then_the_server_answers_and_ends_in_time() -> None:
+    with unread_server() as (process, target):
+        async with connect(target) as client:
+            for _ in range(500):  # two entries each: more than a pipe holds
+                async with client.session("s"):
+                    pass
+            assert (await client.pools()).balanced
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 5) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
@@ -13,9 +13,9 @@ from grpc import aio
 from engine.runtime.handle import StreamReason, StreamRefusal
 from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
 from services.client import Client, FinishReason, TenureError, Turn, connect
-from services.errors import DETAILS_KEY, from_stream_refusal, to_status
+from services.errors import DETAILS_KEY, EdgeReason, Problem, from_stream_refusal, to_status, unavailable
 
-Step = generate_pb2.GenerateResponse | grpc.StatusCode | StreamReason
+Step = generate_pb2.GenerateResponse | grpc.StatusCode | StreamReason | EdgeReason
 """What one call does next: sends a message, ends with a status that nobody explained, or with a reason of ours."""
 
 _Context = aio.ServicerContext[generate_pb2.GenerateRequest, generate_pb2.GenerateResponse]
@@ -71,20 +71,28 @@ class Script(generate_pb2_grpc.GenerateServicer):
                     yield step
                 case grpc.StatusCode():
                     await context.abort(step)
+                case EdgeReason():
+                    await refuse(context, unavailable(step, "not now").problem)
                 case _:
-                    problem = from_stream_refusal(StreamRefusal(step, "said so"))
-                    details = to_status(problem).SerializeToString()
-                    await context.abort(problem.code, problem.message, ((DETAILS_KEY, details),))
+                    await refuse(context, from_stream_refusal(StreamRefusal(step, "said so")))
+
+
+async def refuse(context: _Context | _ResumeContext, problem: Problem) -> None:
+    details = to_status(problem).SerializeToString()
+    await context.abort(problem.code, problem.message, ((DETAILS_KEY, details),))
 
 
 @asynccontextmanager
-async def serving(*calls: Sequence[Step], resume_timeout_s: float = 5.0) -> AsyncIterator[tuple[Script, Client]]:
+async def serving(
+    *calls: Sequence[Step], resume_timeout_s: float = 5.0, on_reconnecting: Callable[[], None] | None = None
+) -> AsyncIterator[tuple[Script, Client]]:
     script = Script(calls)
     server = aio.server()
     generate_pb2_grpc.add_GenerateServicer_to_server(script, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with connect(f"127.0.0.1:{port}", resume_timeout_s=resume_timeout_s) as client:
+    target = f"127.0.0.1:{port}"
+    async with connect(target, resume_timeout_s=resume_timeout_s, on_reconnecting=on_reconnecting) as client:
         yield script, client
     await server.stop(0)
 
@@ -161,6 +169,35 @@ async def test_turn_when_the_status_is_lost_behind_an_abort_then_the_error_is_to
         with pytest.raises(TenureError):
             await read(turn)
         assert (turn.finish_reason, len(script.asked)) == (FinishReason.ABORT, 1)
+
+
+async def test_turn_when_the_server_was_started_anew_then_sought_until_it_has_loaded_and_said_once() -> None:
+    loading: list[list[Step]] = [[EdgeReason.SERVER_LOADING] for _ in range(6)]
+    calls: list[list[Step]] = [[STARTED, delta(0, [5], "a"), LOST], *loading, [StreamReason.TURN_UNKNOWN]]
+    told: list[str] = []
+    async with serving(*calls, on_reconnecting=lambda: told.append("reconnecting")) as (script, client):
+        with pytest.raises(TenureError) as caught:
+            await read(client.generate("x", turn_id="t"))
+        assert caught.value.reason == "TURN_UNKNOWN"
+        assert (len(script.asked), told) == (8, ["reconnecting"])
+
+
+async def test_turn_when_the_server_is_stopping_while_it_is_sought_then_told_at_once() -> None:
+    calls: list[list[Step]] = [[STARTED, delta(0, [5], "a"), LOST], [EdgeReason.SERVER_STOPPING]]
+    async with serving(*calls) as (script, client):
+        with pytest.raises(TenureError) as caught:
+            await read(client.generate("x", turn_id="t"))
+        assert caught.value.reason == "SERVER_STOPPING"
+        assert len(script.asked) == 2
+
+
+async def test_turn_when_it_is_larger_than_a_message_may_be_then_said_how_much_may_be() -> None:
+    async with serving() as (script, client):
+        with pytest.raises(TenureError) as caught:
+            await read(client.generate("x" * 5_000_000))
+        assert caught.value.reason == "MESSAGE_TOO_LARGE"
+        assert "(4 MiB)" in caught.value.message
+        assert not script.asked
 
 
 async def test_turn_when_left_while_it_is_sought_again_then_aborted() -> None:

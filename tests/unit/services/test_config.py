@@ -13,7 +13,13 @@ from services.config import ConfigError, ServeConfig, is_loopback, join_address,
     ("arguments", "flag"),
     [
         (["--page-size", "0"], "--page-size"),
-        (["--pool-tokens", "100"], "--pool-tokens"),
+        (["--pool-tokens", "100"], "--pool-tokens and --page-size"),
+        (["--page-size", "7"], "--pool-tokens and --page-size"),
+        (["--page-size", "1", "--pool-tokens", "1"], "--pool-tokens"),
+        (["--context-len", "1"], "--context-len"),
+        (["--chunk-tokens", "300"], "--chunk-tokens"),
+        (["--chunk-tokens", "8", "--step-tokens", "8"], "--step-tokens"),
+        (["--running-max", "300", "--rows", "300"], "--step-tokens"),
         (["--port", "65536"], "--port"),
         (["--port", "-1"], "--port"),
         (["--threads", "0"], "--threads"),
@@ -72,6 +78,21 @@ def test_core_config_when_derived_then_padding_is_added_and_context_cut_to_the_m
     )
     assert (core.pool_pages, core.num_rows, core.context_len) == (5, 4, 100)
     assert core.pool_tokens == 64
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--context-len", "2"],
+        ["--page-size", "1", "--pool-tokens", "2"],
+        ["--step-tokens", "8", "--chunk-tokens", "8", "--running-max", "8"],
+        ["--step-tokens", "8", "--chunk-tokens", "8", "--rows", "8"],
+        ["--chunk-tokens", "256"],
+    ],
+)
+def test_serve_config_when_at_its_limits_then_the_core_takes_it(arguments: list[str]) -> None:
+    core = parse(*arguments).core(context_len=2048, vocab_size=50, eos_ids=())
+    assert core.step_tokens >= core.chunk_tokens
 
 
 def test_effective_when_printed_then_every_setting_is_there() -> None:

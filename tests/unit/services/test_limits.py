@@ -17,3 +17,9 @@ def test_messages_when_sized_then_both_sides_have_the_same_caps() -> None:
 
 def test_port_when_taken_then_no_second_server_shares_it() -> None:
     assert dict(server_options())["grpc.so_reuseport"] == 0
+
+
+def test_calls_when_more_than_a_connection_may_have_then_the_client_queues_them_and_none_is_refused() -> None:
+    options = dict(server_options())
+    assert options["grpc.max_concurrent_streams"] == LIMITS.streams_max
+    assert options["grpc.http.overload_protection"] == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from protos.v1 import types_pb2
-from services.client.requests import Message, SamplingOptions, TurnInput, build_request
+from services.client.requests import Message, OptionError, SamplingOptions, TurnInput, build_request
 
 OPTIONS: list[SamplingOptions] = [
     {"max_tokens": 5},
@@ -36,8 +36,9 @@ def test_build_request_when_an_option_is_given_then_it_alone_is_sent(options: Sa
 def test_build_request_when_a_number_has_no_place_in_the_protocol_then_it_is_named(
     name: str, options: SamplingOptions
 ) -> None:
-    with pytest.raises(ValueError, match=f"{name}: .* is out of range"):
+    with pytest.raises(OptionError, match=f"{name}: .* is out of range") as caught:
         build_request(TurnInput(text="x"), "t", options)
+    assert caught.value.option == name
 
 
 def test_build_request_when_options_are_none_then_nothing_is_sent() -> None:
@@ -63,3 +64,29 @@ def test_turn_input_when_not_exactly_one_is_given_then_refused() -> None:
         TurnInput()
     with pytest.raises(ValueError, match="text, messages"):
         TurnInput(text="x", messages=[Message("user", "x")])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_token": 3}, "unknown option 'max_token'; did you mean 'max_tokens'?"),
+        ({"speed": 3}, "unknown option 'speed'"),
+        ({"stop": "the"}, "stop: give a list of texts, as in stop=\\['the'\\]"),
+        ({"stop": b"the"}, "stop: give a list of texts"),
+        ({"stop": [1]}, "stop: \\[1\\] is of the wrong type"),
+        ({"max_tokens": "3"}, "max_tokens: '3' is of the wrong type"),
+        ({"temperature": "hot"}, "temperature: 'hot' is of the wrong type"),
+    ],
+)
+def test_build_request_when_an_option_is_a_slip_then_named(options: dict[str, object], told: str) -> None:
+    slip: SamplingOptions = {}
+    slip.update(options)  # type: ignore[typeddict-item]  # what callers do whose code nobody type-checks
+    with pytest.raises(TypeError, match=told):
+        build_request(TurnInput(text="x"), "t", slip)
+
+
+def test_build_request_when_messages_are_no_messages_then_said_so() -> None:
+    slip: list[Message] = []
+    slip.append({"role": "user", "content": "x"})  # type: ignore[arg-type]  # as above
+    with pytest.raises(TypeError, match="not dict"):
+        build_request(TurnInput(messages=slip), "t", {})

@@ -1,0 +1,74 @@
+"""How arguments are read: a parser that knows whose they are, and kinds of values."""
+
+import argparse
+import difflib
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Never
+
+DEFAULT_TARGET = "127.0.0.1:50051"
+"""Where `tenure serve` listens unless it is told otherwise."""
+USAGE_CODE = 2
+"""Exit code when the arguments can not be."""
+_FULL_DEFAULT = " (default: %(default)s)"
+_PORT_MAX = 65535
+
+
+class BadInputError(Exception):
+    """What was given is no text. The message says which, and why."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A command's parser. An argument that nobody knows is told with the usage of the command it was given to."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: None = None) -> argparse.Namespace:  # type: ignore[override]  # the overloads for other namespaces are not needed
+        arguments, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            command = getattr(arguments, "command_parser", self)
+            command.refuse_unknown(unknown)
+        return arguments
+
+    def refuse_unknown(self, unknown: Sequence[str]) -> Never:
+        first = unknown[0].partition("=")[0]
+        close = difflib.get_close_matches(first, self._option_string_actions, 1)
+        self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {close[0]}?" if close else ""))
+
+
+class ShowVersion(argparse.Action):
+    """Says which version is installed, looked up only when it is asked for."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        print(f"{parser.prog} {version('tenure')}")
+        parser.exit()
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults in the words of a person, except where there is nothing to show."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.help is None or action.default in (None, argparse.SUPPRESS):
+            return action.help
+        # Actions of on and off have added a default of their own.
+        told = action.help.removesuffix(_FULL_DEFAULT)
+        if isinstance(action.default, bool):
+            return f"{told} (default: {'yes' if action.default else 'no'})"
+        return told + _FULL_DEFAULT
+
+
+def read_target(text: str) -> str:
+    """`HOST:PORT`, or a name that gRPC resolves, as in `unix:/run/tenure.sock`. Raises ArgumentTypeError."""
+    if re.match(r"(unix|dns|ipv4|ipv6):", text):
+        return text
+    host, colon, port = text.rpartition(":")
+    is_bracketed = re.fullmatch(r"\[[0-9A-Fa-f:.]+\]", host) is not None
+    is_host = is_bracketed or re.fullmatch(r"[\w.-]+", host) is not None
+    if not (colon and is_host and port.isascii() and port.isdecimal() and 1 <= int(port) <= _PORT_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, as in 127.0.0.1:50051")
+    return text
