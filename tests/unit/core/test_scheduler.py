@@ -17,6 +17,12 @@ CONFIG = CoreConfig(
 )
 
 
+@pytest.fixture(params=[True, False], ids=["slots", "undecorated"])
+def config(request: pytest.FixtureRequest) -> CoreConfig:
+    """The scheduler knows its cache by Protocol only: with slots around it and without, it does the same."""
+    return replace(CONFIG, streaming_sessions=bool(request.param))
+
+
 def submit(core: Core, rid: int, length: int, max_tokens: int) -> None:
     ids = pack_ids([rid] * length)
     core.apply(Submit(Rid(rid), TurnId(f"t{rid}"), ids, max_tokens=max_tokens, ignore_eos=True), 0.0)
@@ -57,9 +63,11 @@ def outcomes(events: list[CoreEvent]) -> dict[int, FinishReason | AbortReason]:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_retraction_when_one_victim_is_enough_then_no_second_is_picked_while_its_pages_drain(depth: int) -> None:
+def test_retraction_when_one_victim_is_enough_then_no_second_is_picked_while_its_pages_drain(
+    config: CoreConfig, depth: int
+) -> None:
     # Seven turns of 16 + 1 tokens fill 28 of 32 pages and grow together: the oldest runs out of room first.
-    core = Core(replace(CONFIG, in_flight_max=depth, new_token_ratio=0.0))
+    core = Core(replace(config, in_flight_max=depth, new_token_ratio=0.0))
     for rid in range(1, 8):
         submit(core, rid, 16, 12)
     events: list[CoreEvent] = []
@@ -78,8 +86,10 @@ def test_retraction_when_one_victim_is_enough_then_no_second_is_picked_while_its
     assert outcomes(events) == dict.fromkeys(range(1, 8), FinishReason.LENGTH)
 
 
-def test_budget_when_an_old_prompt_could_take_it_all_then_younger_ones_still_decode_in_every_step() -> None:
-    core = Core(replace(CONFIG, chunk_tokens=16))
+def test_budget_when_an_old_prompt_could_take_it_all_then_younger_ones_still_decode_in_every_step(
+    config: CoreConfig,
+) -> None:
+    core = Core(replace(config, chunk_tokens=16))
     submit(core, 1, 1, 20)
     plan = core.next_plan(0.0)
     assert plan is not None
@@ -94,10 +104,10 @@ def test_budget_when_an_old_prompt_could_take_it_all_then_younger_ones_still_dec
         answer(core, plan)
 
 
-def test_new_token_ratio_when_higher_then_fewer_turns_run_at_once_and_fewer_are_retracted() -> None:
+def test_new_token_ratio_when_higher_then_fewer_turns_run_at_once_and_fewer_are_retracted(config: CoreConfig) -> None:
     retractions = []
     for ratio in (0.0, 1.0):
-        core = Core(replace(CONFIG, new_token_ratio=ratio))
+        core = Core(replace(config, new_token_ratio=ratio))
         for rid in range(1, 9):
             submit(core, rid, 8, 40)
         retractions.append(sum(isinstance(event, TurnRetracted) for event in run(core)))
@@ -107,9 +117,9 @@ def test_new_token_ratio_when_higher_then_fewer_turns_run_at_once_and_fewer_are_
 
 @pytest.mark.parametrize("sampled", [(), (7, 7), (None,), (-1,), (100,)])
 def test_answers_when_they_do_not_fit_the_plan_then_only_the_turns_of_that_step_end(
-    sampled: tuple[int | None, ...],
+    config: CoreConfig, sampled: tuple[int | None, ...]
 ) -> None:
-    core = Core(CONFIG)
+    core = Core(config)
     submit(core, 1, 3, 5)
     plan = core.next_plan(0.0)
     assert plan is not None
@@ -120,8 +130,10 @@ def test_answers_when_they_do_not_fit_the_plan_then_only_the_turns_of_that_step_
 
 
 @pytest.mark.parametrize("placeholder", [-1, 0, 7, 100])
-def test_answers_when_a_row_that_samples_nothing_yields_an_id_then_the_turn_ends(placeholder: int) -> None:
-    core = Core(CONFIG)
+def test_answers_when_a_row_that_samples_nothing_yields_an_id_then_the_turn_ends(
+    config: CoreConfig, placeholder: int
+) -> None:
+    core = Core(config)
     submit(core, 1, 12, 5)
     plan = core.next_plan(0.0)
     assert plan is not None
@@ -132,8 +144,8 @@ def test_answers_when_a_row_that_samples_nothing_yields_an_id_then_the_turn_ends
     assert not any(isinstance(event, TokensSampled) for event in events)
 
 
-def test_failure_when_a_forward_fails_then_its_reason_reaches_the_turn_and_the_step() -> None:
-    core = Core(CONFIG)
+def test_failure_when_a_forward_fails_then_its_reason_reaches_the_turn_and_the_step(config: CoreConfig) -> None:
+    core = Core(config)
     submit(core, 1, 3, 5)
     plan = core.next_plan(0.0)
     assert plan is not None
