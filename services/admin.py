@@ -15,14 +15,14 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         self._backend = backend
         self._settings = dict(settings)
 
-    async def PoolStats(  # noqa: N802 - the name in the proto
+    async def PoolStats(
         self,
         request: admin_pb2.PoolStatsRequest,
         context: aio.ServicerContext[admin_pb2.PoolStatsRequest, admin_pb2.PoolStatsResponse],
     ) -> admin_pb2.PoolStatsResponse:
         return encode_pools(await self._backend.require().engine.snapshot())
 
-    async def GetModel(  # noqa: N802 - the name in the proto
+    async def GetModel(
         self,
         request: admin_pb2.GetModelRequest,
         context: aio.ServicerContext[admin_pb2.GetModelRequest, admin_pb2.GetModelResponse],
@@ -31,7 +31,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         engine = backend.engine
         return encode_model(engine.capabilities, engine.context_len, await engine.snapshot(), backend.features)
 
-    async def Check(  # noqa: N802 - the name in the proto
+    async def Check(
         self,
         request: admin_pb2.CheckRequest,
         context: aio.ServicerContext[admin_pb2.CheckRequest, admin_pb2.CheckResponse],
@@ -40,7 +40,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         report = await engine.check()
         return encode_report(report, (await engine.snapshot()).checks_run)
 
-    async def GetConfig(  # noqa: N802 - the name in the proto
+    async def GetConfig(
         self,
         request: admin_pb2.GetConfigRequest,
         context: aio.ServicerContext[admin_pb2.GetConfigRequest, admin_pb2.GetConfigResponse],

@@ -33,7 +33,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
     def __init__(self, backend: BackendCell) -> None:
         self._backend = backend
 
-    async def Generate(self, request: generate_pb2.GenerateRequest, context: _Context) -> _Responses:  # noqa: N802 - the name in the proto
+    async def Generate(self, request: generate_pb2.GenerateRequest, context: _Context) -> _Responses:
         backend = self._backend.require()
         # Before they are copied: a message holds millions of small ids.
         refuse_past_context(len(request.tokens.token_ids), backend.engine.context_len)
@@ -48,7 +48,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
             async for message in messages:
                 yield message
 
-    async def Resume(self, request: generate_pb2.ResumeRequest, context: _ResumeContext) -> _Responses:  # noqa: N802 - the name in the proto
+    async def Resume(self, request: generate_pb2.ResumeRequest, context: _ResumeContext) -> _Responses:
         backend = self._backend.require()
         draft = decode_resume(request)
         validate_resume(draft)
@@ -58,7 +58,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
             async for message in messages:
                 yield message
 
-    async def Abort(  # noqa: N802 - the name in the proto
+    async def Abort(
         self,
         request: generate_pb2.AbortRequest,
         context: aio.ServicerContext[generate_pb2.AbortRequest, generate_pb2.AbortResponse],

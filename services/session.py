@@ -21,7 +21,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         self._backend = backend
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def Open(  # noqa: N802 - the name in the proto
+    async def Open(
         self,
         request: session_pb2.OpenRequest,
         context: aio.ServicerContext[session_pb2.OpenRequest, session_pb2.OpenResponse],
@@ -52,7 +52,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
             closing.add_done_callback(self._closing.discard)
             raise
 
-    async def Close(  # noqa: N802 - the name in the proto
+    async def Close(
         self,
         request: session_pb2.CloseRequest,
         context: aio.ServicerContext[session_pb2.CloseRequest, session_pb2.CloseResponse],
@@ -61,7 +61,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         await self._backend.require().engine.close_session(SessionId(request.session_id))
         return session_pb2.CloseResponse()
 
-    async def Get(  # noqa: N802 - the name in the proto
+    async def Get(
         self,
         request: session_pb2.GetRequest,
         context: aio.ServicerContext[session_pb2.GetRequest, session_pb2.GetResponse],
@@ -75,7 +75,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
             raise Refusal(RefusalReason.SESSION_UNKNOWN, message, field="session_id", value=name)
         return session_pb2.GetResponse(session=encode_sessions(found, snapshot.turns)[0])
 
-    async def List(  # noqa: N802 - the name in the proto
+    async def List(
         self,
         request: session_pb2.ListRequest,
         context: aio.ServicerContext[session_pb2.ListRequest, session_pb2.ListResponse],
