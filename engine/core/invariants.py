@@ -163,7 +163,7 @@ def check_tree(books: Books) -> Iterator[Finding]:
                 f"{locks[node.number]} ({idles[node.number]}) held"
             )
             yield Finding("tree", message)
-        idle_pages += len(node.pages) if node.is_reclaimable and node.lock_count else 0
+        idle_pages += len(node.pages) if node.is_idle else 0
     if idle_pages != books.tree.idle_pages:
         yield Finding("tree", f"{idle_pages} pages are locked by idle slots only, {books.tree.idle_pages} are counted")
 

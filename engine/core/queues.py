@@ -5,6 +5,9 @@ from bisect import insort
 from engine.core.ids import Rid
 from engine.core.request import Phase, Request
 
+SETTLING = (Phase.RETRACTING, Phase.COMMITTED, Phase.ROLLING_BACK)
+"""Phases of a request that gave its KV up and waits for its plans in flight."""
+
 
 def _arrival(request: Request) -> int:
     return request.arrival
@@ -46,11 +49,9 @@ class Queues:
     @property
     def is_settling(self) -> bool:
         """Whether some request gave its KV up and waits for a plan in flight: its pages and its locks are coming."""
-        phases = (Phase.RETRACTING, Phase.COMMITTED, Phase.ROLLING_BACK)
-        return any(request.phase in phases for request in self.live.values())
+        return any(request.phase in SETTLING for request in self.live.values())
 
     @property
     def settling_pages(self) -> int:
         """Own pages of requests that gave them up and wait for a plan in flight."""
-        phases = (Phase.RETRACTING, Phase.COMMITTED, Phase.ROLLING_BACK)
-        return sum(len(request.kv.pages) for request in self.live.values() if request.phase in phases)
+        return sum(len(request.kv.pages) for request in self.live.values() if request.phase in SETTLING)

@@ -35,6 +35,11 @@ class Node:
     def is_reclaimable(self) -> bool:
         return self.lock_count == self.idle_count
 
+    @property
+    def is_idle(self) -> bool:
+        """Locked, and by holders that give way only."""
+        return self.lock_count > 0 and self.is_reclaimable
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -189,13 +194,13 @@ class RadixTree:
 
     def _add(self, node: Node, locks: int = 0, idles: int = 0) -> None:
         for step in path_up(node):
-            was_locked, was_idle = step.lock_count > 0, step.is_reclaimable and step.lock_count > 0
+            was_locked, was_idle = step.lock_count > 0, step.is_idle
             step.lock_count += locks
             step.idle_count += idles
             if not 0 <= step.idle_count <= step.lock_count:
                 raise InvariantViolation(f"node {step.number}: {step.idle_count} idle of {step.lock_count} locks")
-            is_locked, is_idle = step.lock_count > 0, step.is_reclaimable and step.lock_count > 0
-            self._idle_pages += (is_idle - was_idle) * len(step.pages)
+            is_locked = step.lock_count > 0
+            self._idle_pages += (step.is_idle - was_idle) * len(step.pages)
             if is_locked and not was_locked:
                 self._pools.ledger.protect(step.pages)
             elif was_locked and not is_locked:

@@ -2,26 +2,16 @@
 
 import asyncio
 
-from tokenizers import pre_tokenizers
-
 from engine.core.config import CoreConfig
 from engine.core.ids import SessionId
 from services.backend import Backend
 from services.drafts import TextDraft, TurnDraft
 from services.prompts import build_prompt
-from services.tokenization.tokenizer import Tokenizer, byte_level_encoders
-from services.tokenization.vocabulary import NORMAL, Vocabulary, byte_alphabet
 from tests.kit.engine_rig import serving
+from tests.kit.server_rig import byte_tokenizer
 from tests.kit.shadow_executor import ShadowExecutor, shadow_capabilities
 
 BOS = 7
-
-
-def make_tokenizer() -> Tokenizer:
-    alphabet = byte_alphabet()
-    vocabulary = Vocabulary([alphabet[byte] for byte in range(256)], [NORMAL] * 256)
-    encoders = byte_level_encoders(vocabulary, [], pre_tokenizers.ByteLevel(add_prefix_space=False))
-    return Tokenizer(vocabulary, encoders, prompt_prefix_ids=(BOS,))
 
 
 def make_draft(session: str | None) -> TurnDraft:
@@ -47,7 +37,7 @@ def test_text_when_it_starts_a_history_then_bos_is_before_it_and_never_again() -
             vocab_size=capabilities.vocab_size,
         )
         async with serving(ShadowExecutor(capabilities), config) as rig:
-            backend = Backend(rig.engine, make_tokenizer(), None)
+            backend = Backend(rig.engine, byte_tokenizer((BOS,)), None)
             await rig.engine.open_session(SessionId("s"), streaming=True)
             first = await build_prompt(backend, make_draft("s"), TextDraft("ab"))
             await rig.turn("t1", first.ids, "s", max_tokens=2)

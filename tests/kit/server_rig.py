@@ -19,11 +19,12 @@ from tests.kit.shadow_executor import ShadowExecutor, shadow_capabilities
 CONFIG = ServeConfig(port=0, page_size=4, pool_tokens=252, rows=7, context_len=128, chunk_tokens=8, full_check_steps=1)
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(prompt_prefix_ids: tuple[int, ...] = ()) -> Tokenizer:
     """256 tokens, one a byte."""
     alphabet = byte_alphabet()
     vocabulary = Vocabulary([alphabet[byte] for byte in range(256)], [NORMAL] * 256)
-    return Tokenizer(vocabulary, byte_level_encoders(vocabulary, [], pre_tokenizers.ByteLevel(add_prefix_space=False)))
+    encoders = byte_level_encoders(vocabulary, [], pre_tokenizers.ByteLevel(add_prefix_space=False))
+    return Tokenizer(vocabulary, encoders, prompt_prefix_ids)
 
 
 @dataclass(slots=True)
