@@ -21,10 +21,13 @@ STAMP := $(VENV)/.setup-$(shell cat pyproject.toml constraints.txt | cksum | cut
 PYTEST := $(BIN)/python -m pytest $(if $(REQUIRE),--require=$(REQUIRE))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto fmt static check test exact sim mutants demo serve
+# Minutes that `make soak` runs fresh seeds for.
+MINUTES ?= 30
+JOBS ?= 2
+.PHONY: help setup proto fmt static check test exact sim soak mutants bench-core demo serve
 
 help: ## List the commands
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
 
 setup: $(STAMP) ## Make .venv with everything, at exact versions
 
@@ -63,10 +66,16 @@ exact: setup ## Compare tokens with cold runs and references, over whole texts
 	$(PYTEST) tests/integration -m "exact or exact_full" -s
 
 sim: setup ## Seeded worlds against the core: make sim SEEDS=1000 FIRST_SEED=0
-	$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+	$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
+
+soak: setup ## Fresh seeds for half an hour: make soak MINUTES=30
+	$(BIN)/python -m tests.sim --soak $(MINUTES) --jobs $(JOBS)
 
 mutants: setup ## Seeded defects, which the simulator must catch one by one
-	$(BIN)/python -m tests.sim.mutants
+	$(BIN)/python -m tests.sim.mutants --jobs $(JOBS)
+
+bench-core: setup ## What the books cost: each operation beside its target
+	$(BIN)/python -m benchmarks.core
 
 demo: setup ## A conversation with a small real model, and what its session saved
 	$(BIN)/tenure demo

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from grpc import aio
 
 from protos.v1 import admin_pb2, admin_pb2_grpc
+from services.admin_codec import decode_pool, encode_history, encode_model, encode_pools, encode_report, encode_snapshot
 from services.backend import BackendCell
-from services.codec import encode_model, encode_pools, encode_report
+from services.errors import invalid_field
 
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):
@@ -47,3 +48,26 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     ) -> admin_pb2.GetConfigResponse:
         settings = [admin_pb2.Setting(name=name, value=value) for name, value in self._settings.items()]
         return admin_pb2.GetConfigResponse(settings=settings)
+
+    async def Explain(
+        self,
+        request: admin_pb2.ExplainRequest,
+        context: aio.ServicerContext[admin_pb2.ExplainRequest, admin_pb2.ExplainResponse],
+    ) -> admin_pb2.ExplainResponse:
+        pool = decode_pool(request.pool)
+        if pool is None:
+            raise invalid_field("pool", "is no pool of this server", value=request.pool)
+        if request.unit < 1:
+            raise invalid_field("unit", "must be at least 1; number 0 is padding", value=request.unit, limit=1)
+        try:
+            history = await self._backend.require().engine.explain(pool, request.unit)
+        except IndexError as error:
+            raise invalid_field("unit", str(error), value=request.unit) from None
+        return admin_pb2.ExplainResponse(history=encode_history(history))
+
+    async def Snapshot(
+        self,
+        request: admin_pb2.SnapshotRequest,
+        context: aio.ServicerContext[admin_pb2.SnapshotRequest, admin_pb2.SnapshotResponse],
+    ) -> admin_pb2.SnapshotResponse:
+        return encode_snapshot(await self._backend.require().engine.snapshot())

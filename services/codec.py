@@ -3,16 +3,25 @@
 from collections.abc import Sequence
 from typing import assert_never
 
-from engine.core.commands import AbortReason, FinishReason
-from engine.core.events import SlotState, Usage
+from google.protobuf.message import Message
+
+from engine.core.commands import AbortReason, FinishReason, Lengths, OnAbort, TurnMode
+from engine.core.events import SlotState
 from engine.core.ids import SessionId
-from engine.core.invariants import Report
-from engine.core.ownership import PoolKind
-from engine.core.snapshot import PoolBooks, SessionState, Snapshot, TurnState
-from engine.executor.protocol import Capabilities
-from engine.runtime.handle import Delta, Finished, Started
-from protos.v1 import admin_pb2, generate_pb2, session_pb2, types_pb2
-from services.drafts import ChatDraft, IdsDraft, InputDraft, ListDraft, OpenDraft, ResumeDraft, TextDraft, TurnDraft
+from engine.core.snapshot import SessionState, TurnState
+from engine.runtime.handle import Delta, Finished, Started, TurnOptions
+from protos.v1 import generate_pb2, session_pb2, types_pb2
+from services.drafts import (
+    ChatDraft,
+    ForkDraft,
+    IdsDraft,
+    InputDraft,
+    ListDraft,
+    OpenDraft,
+    ResumeDraft,
+    TextDraft,
+    TurnDraft,
+)
 from services.tokenization.chat import ChatMessage
 
 FINISH_REASONS: dict[FinishReason, types_pb2.FinishReason.ValueType] = {
@@ -20,9 +29,16 @@ FINISH_REASONS: dict[FinishReason, types_pb2.FinishReason.ValueType] = {
     FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
 }
 
-POOL_KINDS: dict[PoolKind, admin_pb2.PoolKind.ValueType] = {
-    PoolKind.FULL: admin_pb2.POOL_KIND_FULL,
-    PoolKind.ROWS: admin_pb2.POOL_KIND_ROWS,
+TURN_MODES: dict[generate_pb2.TurnMode.ValueType, TurnMode] = {
+    generate_pb2.TURN_MODE_UNSPECIFIED: TurnMode.APPEND,
+    generate_pb2.TURN_MODE_APPEND: TurnMode.APPEND,
+    generate_pb2.TURN_MODE_REPLACE: TurnMode.REPLACE,
+}
+
+ON_ABORTS: dict[generate_pb2.OnAbort.ValueType, OnAbort] = {
+    generate_pb2.ON_ABORT_UNSPECIFIED: OnAbort.ROLL_BACK,
+    generate_pb2.ON_ABORT_ROLL_BACK: OnAbort.ROLL_BACK,
+    generate_pb2.ON_ABORT_KEEP: OnAbort.KEEP,
 }
 
 KV_STATES: dict[SlotState | None, session_pb2.KvState.ValueType] = {
@@ -36,7 +52,13 @@ KV_STATES: dict[SlotState | None, session_pb2.KvState.ValueType] = {
     SlotState.DEMOTED: session_pb2.KV_STATE_DEMOTED,
 }
 
-_HOLDING_SLOTS = (SlotState.HELD, SlotState.LENT, SlotState.COMMITTING, SlotState.RETURNING)
+
+def find_unknown_enum(message: Message) -> tuple[str, int] | None:
+    """Name and number of a field of `message` itself whose value this server has no name for."""
+    for field, value in message.ListFields():
+        if field.enum_type is not None and value not in field.enum_type.values_by_number:
+            return field.name, value
+    return None
 
 
 def decode_open(request: session_pb2.OpenRequest) -> OpenDraft:
@@ -44,10 +66,21 @@ def decode_open(request: session_pb2.OpenRequest) -> OpenDraft:
         session_id=request.session_id if request.HasField("session_id") else None,
         streaming=request.streaming,
         idle_timeout_s=request.idle_timeout_s if request.HasField("idle_timeout_s") else None,
+        priority=request.priority,
+    )
+
+
+def decode_fork(request: session_pb2.ForkRequest) -> ForkDraft:
+    return ForkDraft(
+        session_id=request.session_id,
+        new_session_id=request.new_session_id if request.HasField("new_session_id") else None,
+        at_turn=request.at_turn_id if request.HasField("at_turn_id") else None,
+        at_len=request.at_length if request.HasField("at_length") else None,
     )
 
 
 def decode_turn(request: generate_pb2.GenerateRequest) -> TurnDraft:
+    """Of a request without an unknown enum."""
     sampling = request.sampling
     return TurnDraft(
         session_id=request.session_id if request.HasField("session_id") else None,
@@ -61,6 +94,14 @@ def decode_turn(request: generate_pb2.GenerateRequest) -> TurnDraft:
         top_p=sampling.top_p if sampling.HasField("top_p") else None,
         seed=sampling.seed if sampling.HasField("seed") else None,
         stop=tuple(sampling.stop),
+        options=TurnOptions(
+            mode=TURN_MODES[request.mode],
+            offset=request.offset if request.HasField("offset") else None,
+            drop_previous_output=request.drop_previous_output,
+            on_abort=ON_ABORTS[request.on_abort],
+            priority=request.priority if request.HasField("priority") else None,
+            draft_tokens=request.draft_tokens,
+        ),
     )
 
 
@@ -115,9 +156,10 @@ def encode_finished(finished: Finished) -> generate_pb2.GenerateResponse:
     return generate_pb2.GenerateResponse(
         finished=generate_pb2.TurnFinished(
             finish_reason=_encode_outcome(finished.outcome),
-            usage=_encode_usage(finished.usage),
+            usage=_encode_usage(finished),
             session_len=finished.history_len,
             stop_string=finished.stop_string,
+            committed=finished.is_committed,
         )
     )
 
@@ -126,7 +168,8 @@ def _encode_outcome(outcome: FinishReason | AbortReason) -> types_pb2.FinishReas
     return types_pb2.FINISH_REASON_ABORT if isinstance(outcome, AbortReason) else FINISH_REASONS[outcome]
 
 
-def _encode_usage(usage: Usage) -> types_pb2.Usage:
+def _encode_usage(finished: Finished) -> types_pb2.Usage:
+    usage = finished.usage
     return types_pb2.Usage(
         context_tokens=usage.context_len,
         tokens_from_slot=usage.tokens_from_slot,
@@ -134,7 +177,17 @@ def _encode_usage(usage: Usage) -> types_pb2.Usage:
         tokens_computed=usage.tokens_computed,
         completion_tokens=usage.output_len,
         retractions=usage.retractions,
+        drafted_tokens=finished.drafted,
+        accepted_tokens=finished.accepted,
     )
+
+
+def encode_fork(session_id: str, lengths: Lengths) -> session_pb2.ForkResponse:
+    return session_pb2.ForkResponse(session_id=session_id, session_len=lengths.history_len, kv_tokens=lengths.kv_len)
+
+
+def encode_truncate(lengths: Lengths) -> session_pb2.TruncateResponse:
+    return session_pb2.TruncateResponse(session_len=lengths.history_len, kv_tokens=lengths.kv_len)
 
 
 def encode_sessions(sessions: Sequence[SessionState], turns: Sequence[TurnState]) -> list[session_pb2.SessionInfo]:
@@ -154,58 +207,3 @@ def encode_sessions(sessions: Sequence[SessionState], turns: Sequence[TurnState]
         )
         for state in sessions
     ]
-
-
-def encode_model(
-    capabilities: Capabilities, context_len: int, snapshot: Snapshot, features: Sequence[str]
-) -> admin_pb2.GetModelResponse:
-    return admin_pb2.GetModelResponse(
-        name=capabilities.name,
-        context_len=context_len,
-        vocab_size=capabilities.vocab_size,
-        page_size=snapshot.page_size,
-        pools=[admin_pb2.PoolSize(kind=POOL_KINDS[books.pool], total=books.total) for books in _shown(snapshot.pools)],
-        features=features,
-    )
-
-
-def encode_report(report: Report, checks_run: int) -> admin_pb2.CheckResponse:
-    findings = [admin_pb2.CheckFinding(law=finding.law, message=finding.message) for finding in report.findings]
-    return admin_pb2.CheckResponse(findings=findings, checks_run=checks_run)
-
-
-def encode_pools(snapshot: Snapshot) -> admin_pb2.PoolStatsResponse:
-    running = sum(turn.pages > 0 or turn.in_flight > 0 for turn in snapshot.turns)
-    slots = [session.slot for session in snapshot.sessions]
-    return admin_pb2.PoolStatsResponse(
-        pools=[_encode_pool(books, snapshot.page_size) for books in _shown(snapshot.pools)],
-        sessions_open=len(snapshot.sessions),
-        turns_running=running,
-        turns_waiting=len(snapshot.turns) - running,
-        slots_held=sum(slot in _HOLDING_SLOTS for slot in slots),
-        slots_demoted=sum(slot is SlotState.DEMOTED for slot in slots),
-        steps=snapshot.steps,
-        checks_run=snapshot.checks_run,
-        balanced=all(books.is_balanced for books in snapshot.pools),
-    )
-
-
-def _shown(pools: Sequence[PoolBooks]) -> list[PoolBooks]:
-    unknown = [books.pool for books in pools if books.pool not in POOL_KINDS]
-    assert not unknown, f"pools without a name in the protocol: {unknown}"
-    return list(pools)
-
-
-def _encode_pool(books: PoolBooks, page_size: int) -> admin_pb2.Pool:
-    return admin_pb2.Pool(
-        kind=POOL_KINDS[books.pool],
-        total=books.total,
-        available=books.available,
-        evictable=books.evictable,
-        protected=books.protected,
-        session_held=books.session_held,
-        uncached=books.uncached,
-        draining=books.draining,
-        quarantined=books.quarantined,
-        page_size=0 if books.pool is PoolKind.ROWS else page_size,
-    )

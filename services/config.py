@@ -45,9 +45,13 @@ class ServeConfig:
     prefix_cache: bool = True
     unread_tokens_max: int = 4096
     detach_grace_s: float = 15.0
+    overlap: bool = True
+    draft_tokens_max: int = 8
+    history_tokens_max: int = 32 * 1024 * 1024
     reflection: bool = True
     full_check_steps: int = 64
     drain_s: float = 0.0
+    fault_injection: bool = False
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -68,6 +72,12 @@ class ServeConfig:
                 "--host",
                 f"{self.host} can be reached from other machines, and there is no access control yet: "
                 "bind to 127.0.0.1, or say --insecure-bind if your network keeps strangers out",
+            )
+        if self.fault_injection and not is_loopback(self.host):
+            raise ConfigError(
+                "--fault-injection",
+                f"{self.host} can be reached from other machines, and whoever calls may break the server: "
+                "only for a --host on loopback, as 127.0.0.1",
             )
 
     def _require_sizes(self) -> None:
@@ -110,7 +120,7 @@ class ServeConfig:
     def features(self, *, has_chat: bool) -> tuple[str, ...]:
         """What a server of this configuration can do, for programs."""
         choices = {"chat": has_chat, "streaming_sessions": self.streaming_sessions, "prefix_cache": self.prefix_cache}
-        return ("sampling", "stop_strings", "resume", *(name for name, is_on in choices.items() if is_on))
+        return (*_FEATURES, *(name for name, is_on in choices.items() if is_on))
 
     def core(self, *, context_len: int, vocab_size: int, eos_ids: tuple[int, ...]) -> CoreConfig:
         """The core's limits for a model of this context, vocabulary and end-of-sequence ids."""
@@ -129,12 +139,18 @@ class ServeConfig:
             idle_timeout_s=self.idle_timeout_s,
             streaming_sessions=self.streaming_sessions,
             prefix_cache=self.prefix_cache,
+            in_flight_max=2 if self.overlap else 1,
+            draft_tokens_max=self.draft_tokens_max,
+            history_tokens_max=self.history_tokens_max,
         )
 
     def effective(self) -> dict[str, str]:
         """Every setting as it is in force, for people."""
         return {name: _show(value) for name, value in asdict(self).items()}
 
+
+_FEATURES = ("sampling", "stop_strings", "resume", "fork", "truncate", "replace", "keep_on_abort", "draft_tokens")
+"""What every server can do."""
 
 _COUNTS = (
     "page_size",
@@ -148,6 +164,8 @@ _COUNTS = (
     "threads",
     "sessions_max",
     "unread_tokens_max",
+    "draft_tokens_max",
+    "history_tokens_max",
     "full_check_steps",
 )
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from engine.runtime.handle import DEFAULT_OPTIONS, Base, TurnOptions
 from services.tokenization.chat import ChatMessage
 
 
@@ -36,6 +37,7 @@ class TurnDraft:
     top_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    options: TurnOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,8 @@ class Prompt:
     """The ids of a turn's new part."""
 
     ids: list[int]
-    base_len: int | None = None
-    """Tokens of history that they were made for; None when they would be the same for any."""
+    base: Base | None = None
+    """What they were made to follow; None when they would be the same for any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,15 @@ class OpenDraft:
     session_id: str | None
     streaming: bool
     idle_timeout_s: float | None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ForkDraft:
+    session_id: str
+    new_session_id: str | None
+    at_turn: str | None
+    at_len: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,12 @@ REFUSALS: dict[RefusalReason, Row] = {
     RefusalReason.MAX_TOKENS_INVALID: Row(_Code.INVALID_ARGUMENT),
     RefusalReason.SAMPLING_INVALID: Row(_Code.INVALID_ARGUMENT),
     RefusalReason.IDLE_TIMEOUT_INVALID: Row(_Code.INVALID_ARGUMENT),
-    RefusalReason.PARENT_WITHOUT_SESSION: Row(_Code.INVALID_ARGUMENT),
+    RefusalReason.PRIORITY_INVALID: Row(_Code.INVALID_ARGUMENT),
+    RefusalReason.DRAFT_TOKENS_INVALID: Row(_Code.INVALID_ARGUMENT),
+    RefusalReason.SESSION_REQUIRED: Row(_Code.INVALID_ARGUMENT),
+    RefusalReason.PARENT_REQUIRED: Row(_Code.INVALID_ARGUMENT),
+    RefusalReason.OFFSET_INVALID: Row(_Code.OUT_OF_RANGE),
+    RefusalReason.LENGTH_INVALID: Row(_Code.OUT_OF_RANGE),
     RefusalReason.PROMPT_EXCEEDS_CONTEXT: Row(_Code.OUT_OF_RANGE),
     RefusalReason.PROMPT_EXCEEDS_POOL: Row(_Code.OUT_OF_RANGE),
     RefusalReason.SESSION_UNKNOWN: Row(_Code.NOT_FOUND),
@@ -82,8 +87,10 @@ REFUSALS: dict[RefusalReason, Row] = {
     RefusalReason.STREAMING_APPENDS_ONLY: Row(_Code.FAILED_PRECONDITION),
     RefusalReason.STREAMING_DISABLED: Row(_Code.FAILED_PRECONDITION),
     RefusalReason.PARENT_UNFINISHED: Row(_Code.FAILED_PRECONDITION),
+    RefusalReason.FAULT_IMPOSSIBLE: Row(_Code.FAILED_PRECONDITION),
     RefusalReason.SESSION_LIMIT: Row(_Code.RESOURCE_EXHAUSTED, retry_after_s=5.0),
     RefusalReason.SESSION_TURNS_LIMIT: Row(_Code.RESOURCE_EXHAUSTED, retry_after_s=1.0),
+    RefusalReason.HISTORY_LIMIT: Row(_Code.RESOURCE_EXHAUSTED, retry_after_s=5.0),
     RefusalReason.QUEUE_FULL: Row(_Code.RESOURCE_EXHAUSTED, retry_after_s=1.0),
 }
 """A turn or session that was not accepted."""
@@ -111,8 +118,9 @@ ABORTS: dict[AbortReason, AbortRow] = {
         _Code.UNAVAILABLE, "COMMIT_FAILED", "the turn could not be stored", retry_after_s=1.0
     ),
     AbortReason.SHUTDOWN: AbortRow(_Code.UNAVAILABLE, "SHUTDOWN", "the server is shutting down", retry_after_s=2.0),
+    AbortReason.REPLACED: AbortRow(_Code.ABORTED, "TURN_REPLACED", "a later turn of the session took the place of it"),
 }
-"""A turn that was accepted and then rolled back."""
+"""A turn that was accepted and then broken off."""
 
 STREAMS: dict[StreamReason, Row] = {
     StreamReason.TURN_UNKNOWN: Row(_Code.NOT_FOUND),
@@ -131,6 +139,7 @@ REQUEST_FIELDS: dict[str, str] = {
     "top_k": "sampling.top_k",
     "top_p": "sampling.top_p",
     "seed": "sampling.seed",
+    "fault": "kind",
 }
 """The core's name of a field → the request's, where they differ."""
 

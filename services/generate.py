@@ -12,14 +12,28 @@ from engine.core.sampling import SEED_MAX
 from engine.runtime.handle import Delta, Finished, Started, StreamReason, StreamRefusal, TurnStream
 from protos.v1 import generate_pb2, generate_pb2_grpc
 from services.backend import Backend, BackendCell
-from services.codec import decode_resume, decode_turn, encode_delta, encode_finished, encode_started
+from services.codec import (
+    decode_resume,
+    decode_turn,
+    encode_delta,
+    encode_finished,
+    encode_started,
+    find_unknown_enum,
+)
 from services.content import digest_content
 from services.drafts import InputDraft, TurnDraft
 from services.errors import CallError, from_abort
 from services.limits import LIMITS
 from services.prompts import build_prompt, refuse_past_context
 from services.trace_context import read_trace_id
-from services.validation import check_name, require_name, validate, validate_resume, validate_turn
+from services.validation import (
+    check_name,
+    require_known,
+    require_name,
+    validate,
+    validate_resume,
+    validate_turn,
+)
 
 RENDERINGS_MAX = 4
 """How often a chat turn is rendered anew because its session moved on meanwhile."""
@@ -37,6 +51,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
         backend = self._backend.require()
         # Before they are copied: a message holds millions of small ids.
         refuse_past_context(len(request.tokens.token_ids), backend.engine.context_len)
+        require_known(find_unknown_enum(request))
         draft = decode_turn(request)
         given = validate_turn(draft)
         trace_id = read_trace_id(context.invocation_metadata())

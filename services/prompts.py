@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from engine.core.errors import Refusal, RefusalReason
-from engine.core.ids import TOKEN_BYTES, SessionId, TurnId, count_ids, unpack_ids
+from engine.core.ids import SessionId, TurnId
+from engine.runtime.handle import Base
 from services.backend import Backend
 from services.drafts import ChatDraft, IdsDraft, InputDraft, Prompt, TextDraft, TurnDraft
 from services.errors import EdgeReason, invalid_field
@@ -27,27 +28,26 @@ async def build_prompt(backend: Backend, draft: TurnDraft, given: InputDraft) ->
 
 async def _build_text(backend: Backend, draft: TurnDraft, text: str) -> Prompt:
     """Text as it is; where nothing is before it, behind the beginning-of-sequence ids that the model wants there."""
-    history = await _history(backend, draft)
+    base = await _find_base(backend, draft)
     tokenizer = backend.tokenizer
     _refuse_too_long(backend, text)
-    prefix_ids = () if history else tokenizer.prompt_prefix_ids
-    is_continued = bool(history or prefix_ids)
+    prefix_ids = () if base.num_ids else tokenizer.prompt_prefix_ids
+    is_continued = bool(base.num_ids or prefix_ids)
     ids = await _off_loop(lambda: tokenizer.encode_text(text, is_continued=is_continued), len(text))
-    return Prompt([*prefix_ids, *ids], count_ids(history))
+    return Prompt([*prefix_ids, *ids], base)
 
 
 async def _build_chat(backend: Backend, draft: TurnDraft, messages: tuple[ChatMessage, ...]) -> Prompt:
     if backend.template is None:
         raise invalid_field("chat", "this model has no chat template", reason=EdgeReason.CHAT_UNSUPPORTED)
     template = backend.template
-    history = await _history(backend, draft)
-    tail_id = unpack_ids(history[-TOKEN_BYTES:])[0] if history else None
+    base = await _find_base(backend, draft)
     num_chars = sum(len(message.content) for message in messages)
     try:
-        ids = await _off_loop(lambda: _render(template, messages, tail_id), num_chars)
+        ids = await _off_loop(lambda: _render(template, messages, base.last_id), num_chars)
     except ChatTemplateError as error:
         raise invalid_field("chat.messages", str(error), reason=EdgeReason.CHAT_INVALID) from error
-    return Prompt(ids, count_ids(history))
+    return Prompt(ids, base)
 
 
 def _refuse_too_long(backend: Backend, text: str) -> None:
@@ -68,12 +68,12 @@ def refuse_past_context(num_ids: int, context_len: int, rounding: str = "") -> N
         raise Refusal(RefusalReason.PROMPT_EXCEEDS_CONTEXT, message, field="input", value=num_ids, limit=context_len)
 
 
-async def _history(backend: Backend, draft: TurnDraft) -> bytes:
-    """What the turn continues; empty when it begins a conversation."""
+async def _find_base(backend: Backend, draft: TurnDraft) -> Base:
+    """What the turn follows; nothing when it begins a conversation."""
     if draft.session_id is None:
-        return b""
+        return Base(0, None)
     parent = None if draft.parent is None else TurnId(draft.parent)
-    return await backend.engine.history(SessionId(draft.session_id), parent)
+    return Base.of(await backend.engine.find_base(SessionId(draft.session_id), parent, draft.options))
 
 
 def _render(template: ChatTemplate, messages: tuple[ChatMessage, ...], tail_id: int | None) -> list[int]:

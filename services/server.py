@@ -15,10 +15,11 @@ from engine.core.errors import Refusal
 from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import EngineFailed
 from engine.runtime.lifecycle import EngineState, Lifecycle
-from protos.v1 import admin_pb2_grpc, generate_pb2_grpc, session_pb2_grpc
+from protos.v1 import admin_pb2_grpc, faults_pb2_grpc, generate_pb2_grpc, session_pb2_grpc
 from services.admin import AdminServicer
 from services.backend import Backend, BackendCell
 from services.config import ConfigError, ServeConfig, join_address
+from services.faults import FaultsServicer
 from services.generate import GenerateServicer
 from services.health import HealthBoard
 from services.interceptors import ErrorInterceptor
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 SERVICES = ("tenure.v1.Session", "tenure.v1.Generate", "tenure.v1.Admin", health.SERVICE_NAME)
 """What reflection tells of, beside itself."""
+FAULTS_SERVICE = "tenure.v1.Faults"
+"""With --fault-injection only."""
 
 _STREAM_GRACE_S = 0.5
 """How long calls may take to send their last message, once all turns have ended."""
@@ -170,5 +173,9 @@ class Server:
         admin = AdminServicer(self._cell, self._config.effective())
         admin_pb2_grpc.add_AdminServicer_to_server(admin, self._api)
         self._health.add_to(self._api)
+        services: tuple[str, ...] = SERVICES
+        if self._config.fault_injection:
+            faults_pb2_grpc.add_FaultsServicer_to_server(FaultsServicer(self._cell), self._api)
+            services = (*SERVICES, FAULTS_SERVICE)
         if self._config.reflection:
-            reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME), self._api)
+            reflection.enable_server_reflection((*services, reflection.SERVICE_NAME), self._api)

@@ -1,19 +1,29 @@
-"""`tenure.v1.Session`: opens, shows and closes sessions."""
+"""`tenure.v1.Session`: opens, shows, forks, rewinds and closes sessions."""
 
 import asyncio
 import secrets
 from contextlib import suppress
+from typing import TypeAlias
 
 from grpc import aio
 
+from engine.core.commands import Fork
 from engine.core.errors import Refusal, RefusalReason
-from engine.core.ids import SessionId
+from engine.core.ids import SessionId, TurnId
 from engine.runtime.handle import EngineClosed, EngineHandle
 from protos.v1 import session_pb2, session_pb2_grpc
 from services.backend import BackendCell
-from services.codec import decode_list, decode_open, encode_sessions
+from services.codec import decode_fork, decode_list, decode_open, encode_fork, encode_sessions, encode_truncate
+from services.errors import invalid_field
 from services.listing import list_page
-from services.validation import require_name, validate_list, validate_open
+from services.trace_context import read_trace_id
+from services.validation import require_name, validate_fork, validate_list, validate_open
+
+# In quotes: generic in the published types only.
+_OpeningContext: TypeAlias = (
+    "aio.ServicerContext[session_pb2.OpenRequest, session_pb2.OpenResponse]"
+    " | aio.ServicerContext[session_pb2.ForkRequest, session_pb2.ForkResponse]"
+)
 
 
 class SessionServicer(session_pb2_grpc.SessionServicer):
@@ -30,14 +40,20 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         validate_open(draft)
         session_id = SessionId(draft.session_id or secrets.token_hex(8))
         engine = self._backend.require().engine
-        await engine.open_session(session_id, streaming=draft.streaming, idle_timeout_s=draft.idle_timeout_s)
+        await engine.open_session(
+            session_id,
+            streaming=draft.streaming,
+            idle_timeout_s=draft.idle_timeout_s,
+            priority=draft.priority,
+            trace_id=read_trace_id(context.invocation_metadata()),
+        )
         if not draft.session_id:
             await self._require_reader(context, engine, session_id)
         return session_pb2.OpenResponse(session_id=session_id)
 
     async def _require_reader(
         self,
-        context: aio.ServicerContext[session_pb2.OpenRequest, session_pb2.OpenResponse],
+        context: _OpeningContext,
         engine: EngineHandle,
         session_id: SessionId,
     ) -> None:
@@ -58,8 +74,41 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         context: aio.ServicerContext[session_pb2.CloseRequest, session_pb2.CloseResponse],
     ) -> session_pb2.CloseResponse:
         require_name("session_id", request.session_id, "which session?")
-        await self._backend.require().engine.close_session(SessionId(request.session_id))
+        await self._backend.require().engine.close_session(SessionId(request.session_id), drain=request.drain)
         return session_pb2.CloseResponse()
+
+    async def Fork(
+        self,
+        request: session_pb2.ForkRequest,
+        context: aio.ServicerContext[session_pb2.ForkRequest, session_pb2.ForkResponse],
+    ) -> session_pb2.ForkResponse:
+        draft = decode_fork(request)
+        validate_fork(draft)
+        new_session_id = SessionId(draft.new_session_id or secrets.token_hex(8))
+        engine = self._backend.require().engine
+        lengths = await engine.fork_session(
+            Fork(
+                SessionId(draft.session_id),
+                new_session_id,
+                at_turn=None if draft.at_turn is None else TurnId(draft.at_turn),
+                at_len=draft.at_len,
+                trace_id=read_trace_id(context.invocation_metadata()),
+            )
+        )
+        if not draft.new_session_id:
+            await self._require_reader(context, engine, new_session_id)
+        return encode_fork(new_session_id, lengths)
+
+    async def Truncate(
+        self,
+        request: session_pb2.TruncateRequest,
+        context: aio.ServicerContext[session_pb2.TruncateRequest, session_pb2.TruncateResponse],
+    ) -> session_pb2.TruncateResponse:
+        require_name("session_id", request.session_id, "which session?")
+        if not request.HasField("length"):
+            raise invalid_field("length", "is not set; 0 would empty the session")
+        engine = self._backend.require().engine
+        return encode_truncate(await engine.truncate_session(SessionId(request.session_id), request.length))
 
     async def Get(
         self,
@@ -87,7 +136,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         return session_pb2.ListResponse(sessions=encode_sessions(page, snapshot.turns), next_page_token=token)
 
 
-def _is_late(context: aio.ServicerContext[session_pb2.OpenRequest, session_pb2.OpenResponse]) -> bool:
+def _is_late(context: _OpeningContext) -> bool:
     """Whether the call's deadline has passed: its client listens no longer."""
     remaining_s: float | None = context.time_remaining()  # None without one, whatever the published types say
     return remaining_s is not None and remaining_s <= 0

@@ -11,6 +11,7 @@ from engine.core.sampling import SEED_MAX, Sampling
 from engine.runtime.handle import TurnRequest
 from services.drafts import (
     ChatDraft,
+    ForkDraft,
     IdsDraft,
     InputDraft,
     ListDraft,
@@ -32,6 +33,20 @@ def validate_open(draft: OpenDraft) -> None:
     timeout_s = draft.idle_timeout_s
     if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
         raise invalid_field("idle_timeout_s", "must be a finite number of seconds above 0", value=timeout_s)
+
+
+def validate_fork(draft: ForkDraft) -> None:
+    """Raises CallError, INVALID_ARGUMENT, with field, value and limit."""
+    require_name("session_id", draft.session_id, "which session?")
+    check_name("new_session_id", draft.new_session_id)
+    check_name("at_turn_id", draft.at_turn)
+
+
+def require_known(unknown: tuple[str, int] | None) -> None:
+    """`unknown`: an enum field, and its number, of which this server has no name. Raises CallError."""
+    if unknown is not None:
+        field_name, number = unknown
+        raise invalid_field(field_name, "has a value that this server does not know", value=number)
 
 
 def validate_turn(draft: TurnDraft, limits: EdgeLimits = LIMITS) -> InputDraft:
@@ -99,9 +114,10 @@ def validate(
         ),
         stop_strings=draft.stop,
         content=content,
-        base_len=prompt.base_len,
+        base=prompt.base,
         deadline_s=deadline_s,
         trace_id=trace_id,
+        options=draft.options,
     )
 
 

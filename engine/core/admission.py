@@ -4,12 +4,21 @@ from engine.core.commands import Submit
 from engine.core.config import CoreConfig
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.ids import pages_for, unpack_ids
-from engine.core.request import Request
+from engine.core.priorities import check_priority
+from engine.core.request import Lane, Request
 from engine.core.sampling import check_sampling
+
+RAISED_MIN = 0.2
+LOWERED_A_STEP = 0.001
+"""From 1 it takes a thousand steps to 0: longer than most answers, so that one lesson outlasts those who taught it."""
 
 
 def check_input(config: CoreConfig, command: Submit) -> None:
-    """Refused: EMPTY_PROMPT, TOKEN_OUT_OF_RANGE, MAX_TOKENS_INVALID, SAMPLING_INVALID."""
+    """What can be judged without a look at the state.
+
+    Refused: EMPTY_PROMPT, TOKEN_OUT_OF_RANGE, MAX_TOKENS_INVALID, SAMPLING_INVALID, PRIORITY_INVALID,
+    DRAFT_TOKENS_INVALID.
+    """
     if not command.input_ids:
         raise Refusal(
             RefusalReason.EMPTY_PROMPT, "a turn needs at least one new token", field="input", value=0, limit=1
@@ -25,16 +34,24 @@ def check_input(config: CoreConfig, command: Submit) -> None:
         reason = RefusalReason.MAX_TOKENS_INVALID
         raise Refusal(reason, message, field="max_tokens", value=command.max_tokens, limit=1)
     check_sampling(command.sampling)
+    check_priority(command.priority or 0)
+    if not 0 <= command.draft_tokens <= config.draft_tokens_max:
+        limit = config.draft_tokens_max
+        message = f"draft_tokens must be from 0 to {limit}, not {command.draft_tokens}"
+        reason = RefusalReason.DRAFT_TOKENS_INVALID
+        raise Refusal(reason, message, field="draft_tokens", value=command.draft_tokens, limit=limit)
 
 
-def accepted_max_tokens(config: CoreConfig, prompt_len: int, base_len: int, asked: int | None) -> int:
+def accepted_max_tokens(context_len: int, pool_tokens: int, prompt_len: int, base_len: int, asked: int | None) -> int:
     """How many tokens the turn may generate: the least of what it asks, the context and the empty pool leave.
+
+    `pool_tokens`: what the empty pool holds, without what is in quarantine.
 
     Refused: PROMPT_EXCEEDS_CONTEXT, PROMPT_EXCEEDS_POOL, naming how many new tokens would fit.
     """
     limits = (
-        (RefusalReason.PROMPT_EXCEEDS_CONTEXT, "context", config.context_len),
-        (RefusalReason.PROMPT_EXCEEDS_POOL, "KV pool", config.pool_tokens),
+        (RefusalReason.PROMPT_EXCEEDS_CONTEXT, "context", context_len),
+        (RefusalReason.PROMPT_EXCEEDS_POOL, "KV pool", pool_tokens),
     )
     for reason, name, limit in limits:
         if prompt_len >= limit:
@@ -47,18 +64,40 @@ def accepted_max_tokens(config: CoreConfig, prompt_len: int, base_len: int, aske
     return room if asked is None else min(asked, room)
 
 
-def check_queue(config: CoreConfig, num_new_waiting: int) -> None:
-    """Refused: QUEUE_FULL."""
+def check_queue(config: CoreConfig, lane: Lane, num_new_waiting: int) -> None:
+    """Refused: QUEUE_FULL. Each lane has its own places: a flood of one kind does not shut out the other."""
     if num_new_waiting >= config.waiting_max:
-        message = f"{num_new_waiting} turns wait, the most allowed is {config.waiting_max}; try again later"
+        kind = "of sessions" if lane is Lane.SESSIONS else "without a session"
+        message = f"{num_new_waiting} turns {kind} wait, the most allowed is {config.waiting_max}; try again later"
         raise Refusal(RefusalReason.QUEUE_FULL, message, value=num_new_waiting, limit=config.waiting_max)
 
 
 def pages_to_come(request: Request, page_size: int, new_token_ratio: float, num_pages: int) -> int:
     """Pages that a request, which has or would have `num_pages`, still needs for the tokens it has and those to come.
 
-    Of the tokens that it may still generate a share counts, at least one. Even with a share of 1 this is never more
-    than the empty pool, so a request that is alone always fits.
+    Of the tokens that it may still generate a share counts, at least one; all of them on its last attempt. Even then
+    this is never more than the empty pool, so a request that is alone always fits.
     """
-    to_generate = max(1, int(new_token_ratio * (request.max_tokens - request.output_len)))
+    share = 1.0 if request.is_last_attempt else new_token_ratio
+    to_generate = max(1, int(share * (request.max_tokens - request.output_len)))
     return max(0, pages_for(request.known_len + to_generate, page_size) - num_pages)
+
+
+class NewTokenRatio:
+    """How much room is kept for tokens to come, as the load teaches: doubled by a retraction, slowly lowered again."""
+
+    def __init__(self, floor: float) -> None:
+        self._floor = floor
+        self.value = floor
+
+    def raise_(self) -> None:
+        """A turn had to be retracted: too little room was kept."""
+        self.value = min(1.0, max(2 * self.value, RAISED_MIN))
+
+    def lower(self) -> None:
+        """A step was planned."""
+        self.value = max(self._floor, self.value - LOWERED_A_STEP)
+
+    def reset(self) -> None:
+        """Nothing is left to run: what was learned was about another load."""
+        self.value = self._floor

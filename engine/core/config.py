@@ -27,9 +27,18 @@ class CoreConfig:
     """Most requests that hold a row and run at once."""
     new_token_ratio: float = 0.1
     """Share of the tokens that running turns may still generate for which admission keeps room, from 0 to 1. Higher
-    means fewer retractions and fewer turns at once."""
+    means fewer retractions and fewer turns at once. Each retraction raises the share, each step without one lowers it
+    back to this, and so does an idle moment at once."""
+    retractions_max: int = 3
+    """How often a turn may be retracted. After the last time it comes in again only with room for all its tokens."""
     waiting_max: int = 1024
-    """Most new turns that wait; retracted ones do not count."""
+    """Most new turns of sessions, and as many without a session, that wait; retracted ones do not count."""
+    priority_arrivals: int = 64
+    """How many later arrivals one level of priority is worth: a turn is never overtaken by more, a level apart."""
+    prefix_wait_tokens: int = 64
+    """A turn waits for another's prompt that is being computed when that saves it so many tokens."""
+    draft_tokens_max: int = 8
+    """Most tokens a step that a turn may have guessed and verified."""
     in_flight_max: int = 1
     """Plans that may be out before the oldest is answered: 1, or 2 for overlap."""
     sessions_max: int = 1024
@@ -37,6 +46,8 @@ class CoreConfig:
     """Most finished turns an ordinary session remembers."""
     session_turns_max: int = 16
     """Most branches of an ordinary session that may run or wait at once."""
+    history_tokens_max: int = 32 * 1024 * 1024
+    """Sessions take no more turns, and are not forked, once all histories have so many tokens (of 4 bytes each)."""
     idle_timeout_s: float = 3600.0
     """After how long without a turn a session expires, unless Open says otherwise."""
     streaming_sessions: bool = True

@@ -2,24 +2,43 @@
 
 from typing import assert_never
 
-from engine.core.commands import Abort, AbortReason, Close, Command, CommitAck, CommitFailed, FinishAt, Open, Submit
+from engine.core.commands import (
+    Abort,
+    AbortReason,
+    Close,
+    Command,
+    CommitAck,
+    CommitFailed,
+    FinishAt,
+    Fork,
+    Lengths,
+    Open,
+    Submit,
+    Truncate,
+)
 from engine.core.config import CoreConfig
 from engine.core.endings import Endings
 from engine.core.events import EventLog, Numbered
-from engine.core.ids import SessionId, TurnId, pages_for
-from engine.core.invariants import Books, CheckLevel, Report, check_books
-from engine.core.ownership import PoolKind
+from engine.core.faults import Fault, plant_fault
+from engine.core.findings import CheckLevel, Report
+from engine.core.ids import SessionId, pages_for
+from engine.core.intake import Intake
+from engine.core.invariants import Books, check_books
+from engine.core.lineage import Lineage
+from engine.core.ownership import Owner, PoolKind
 from engine.core.plan import StepOutcome, StepPlan
 from engine.core.pools import Pools
-from engine.core.prefix_cache import NoPrefixCache, PrefixCache, RadixCache
+from engine.core.prefix_cache import HoldingCache, NoPrefixCache, PrefixCache, RadixCache
+from engine.core.provenance import UnitHistory
+from engine.core.quarantine import quarantine_leaks
 from engine.core.queues import Queues
 from engine.core.radix import RadixTree
 from engine.core.rows import PageTable
 from engine.core.scheduler import Scheduler
 from engine.core.session_cache import IdleSlots, SessionAwareCache
 from engine.core.sessions import SessionController
-from engine.core.snapshot import SessionState, Snapshot, TurnState
-from engine.core.turns import base_ids
+from engine.core.snapshot import SessionState, Snapshot, TurnState, describe_plan
+from engine.core.turns import Point, find_base
 
 
 class Core:
@@ -34,7 +53,7 @@ class Core:
         self._pools = Pools(config.pool_pages, config.num_rows, self._log)
         self._table = PageTable(config.num_rows, pages_for(config.context_len, config.page_size))
         self._tree = RadixTree(config.page_size, self._pools)
-        inner: PrefixCache = NoPrefixCache(self._pools, self._table)
+        inner: HoldingCache = NoPrefixCache(config.page_size, self._pools, self._table)
         if config.prefix_cache:
             inner = RadixCache(config.page_size, self._pools, self._table, self._tree)
         self._slots: SessionAwareCache | None = None
@@ -43,22 +62,28 @@ class Core:
         self._cache: PrefixCache = self._slots or inner
         self._queues = Queues()
         self._sessions = SessionController(config, self._log)
-        self._endings = Endings(self._queues, self._cache, self._sessions, self._log)
+        self._endings = Endings(config, self._pools, self._queues, self._cache, self._sessions, self._log)
+        self._intake = Intake(config, self._queues, self._sessions, self._endings, self._pools, self._log)
+        self._lineage = Lineage(self._sessions, self._cache, self._log)
         self._scheduler = Scheduler(
-            config,
-            self._pools,
-            self._table,
-            self._cache,
-            self._queues,
-            self._sessions,
-            self._endings,
-            self._log,
+            config, self._pools, self._table, self._cache, self._queues, self._endings, self._log
+        )
+        slots = self._slots
+        self._books = Books(
+            page_size=config.page_size,
+            pools=self._pools,
+            table=self._table,
+            tree=self._tree,
+            queues=self._queues,
+            slots=slots.slots if slots is not None else tuple,
+            idle=slots.idle if slots is not None else IdleSlots,
+            sessions=self._sessions.all,
         )
         self._checks_run = 0
         self._now = 0.0
 
-    def apply(self, command: Command, now: float) -> None:
-        """Takes one command. Raises Refusal, and then nothing has changed."""
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        """Takes one command. Raises Refusal, and then nothing has changed. Lengths: of Fork and Truncate."""
         self._advance_clock(now)
         match command:
             case Open():
@@ -66,13 +91,18 @@ class Core:
             case Close():
                 session = self._sessions.get(command.session_id)
                 if session is not None:
-                    self._endings.close(session, AbortReason.SESSION_CLOSED, now)
+                    self._endings.close(session, AbortReason.SESSION_CLOSED, now, drain=command.drain)
+            case Fork():
+                return self._lineage.fork(command, now)
+            case Truncate():
+                return self._lineage.truncate(command)
             case Submit():
-                self._scheduler.submit(command)
+                self._intake.submit(command, now)
             case Abort() | FinishAt() | CommitAck() | CommitFailed():
                 self._apply_to_turn(command, now)
             case _:
                 assert_never(command)
+        return None
 
     def _apply_to_turn(self, command: Abort | FinishAt | CommitAck | CommitFailed, now: float) -> None:
         request = self._queues.live.get(command.rid)
@@ -117,30 +147,41 @@ class Core:
     def check(self, level: CheckLevel) -> Report:
         """Holds the books against each other. Never repairs, never raises for a finding."""
         self._checks_run += 1
-        slots = self._slots
-        books = Books(
-            page_size=self.config.page_size,
-            pools=self._pools,
-            table=self._table,
-            tree=self._tree,
-            queues=self._queues,
-            slots=slots.slots if slots is not None else tuple,
-            idle=slots.idle if slots is not None else IdleSlots,
-            sessions=self._sessions.all,
-        )
-        return check_books(books, level)
+        return check_books(self._books, level)
+
+    def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
+        """Who has a page or a row now, and how it got there. Raises IndexError for one that does not exist."""
+        return self._pools.ledger.explain(pool, unit)
+
+    def owners(self, pool: PoolKind) -> tuple[Owner, ...]:
+        """The owner of every unit, padding (unit 0) included. O(units)."""
+        return self._pools.ledger.owners(pool)
+
+    def quarantine(self, report: Report) -> tuple[UnitHistory, ...]:
+        """Takes the units that a full report calls leaked out of circulation, nothing else. Returns their histories.
+
+        Raises InvariantViolation, moving nothing, when something moved since the report was made.
+        """
+        histories = quarantine_leaks(self._pools, report)
+        if histories:
+            self._endings.fit_pool(self._pools.in_circulation(PoolKind.FULL) * self.config.page_size, self._now)
+        return histories
+
+    def plant(self, fault: Fault) -> UnitHistory:
+        """Breaks the books on purpose, see `engine.core.faults`. Raises Refusal: FAULT_IMPOSSIBLE."""
+        return plant_fault(self._books, fault)
 
     def snapshot(self) -> Snapshot:
         """Batch and pool state as plain data: O(turns + sessions)."""
-        draining = self._queues.settling_pages + self._pools.draining_pages
         return Snapshot(
             page_size=self.config.page_size,
-            pools=(self._pools.books(PoolKind.FULL, draining), self._pools.books(PoolKind.ROWS)),
+            pools=tuple(self._pools.books(pool) for pool in self._pools.ledger.pools),
             turns=self._turn_states(),
             sessions=self._session_states(),
             steps=self._scheduler.steps,
             in_flight=len(self._scheduler.in_flight),
             checks_run=self._checks_run,
+            plans=tuple(map(describe_plan, self._scheduler.in_flight)),
         )
 
     def _turn_states(self) -> tuple[TurnState, ...]:
@@ -177,12 +218,12 @@ class Core:
             )
         return tuple(states)
 
-    def find_history(self, session_id: SessionId, parent: TurnId | None) -> bytes:
-        """The ids that an append to `parent` (streaming: always the whole session) would follow, as int32 bytes.
+    def find_base(self, session_id: SessionId, point: Point) -> bytes:
+        """The ids that a turn at `point` would follow (streaming: always the whole session), as int32 bytes.
 
-        Raises Refusal: SESSION_UNKNOWN, PARENT_UNKNOWN, PARENT_UNFINISHED, STREAMING_APPENDS_ONLY.
+        Raises Refusal: SESSION_UNKNOWN, and as `engine.core.turns.find_base`.
         """
-        return base_ids(self._sessions.find(session_id), parent)
+        return find_base(self._sessions.find(session_id), point).ids
 
     @property
     def has_work(self) -> bool:

@@ -1,18 +1,37 @@
 """The one way a turn ends: finish, commit, abort, and what becomes of its KV once no plan touches it any more."""
 
-from engine.core.commands import AbortReason, FinishReason
+from engine.core.commands import AbortReason, FinishReason, OnAbort
+from engine.core.config import CoreConfig
 from engine.core.events import CommitRequested, EventLog, SessionClosed, TurnEnded, TurnRetracted, Usage
-from engine.core.ids import TOKEN_BYTES
+from engine.core.pools import Pools
 from engine.core.prefix_cache import PrefixCache
 from engine.core.queues import Queues
-from engine.core.request import Phase, Request
+from engine.core.request import SETTLING, Phase, Request
 from engine.core.sessions import Session, SessionController
+
+NEVER_KEPT = (
+    AbortReason.SESSION_CLOSED,
+    AbortReason.SESSION_EXPIRED,
+    AbortReason.COMMIT_FAILED,
+    AbortReason.REPLACED,
+)
+"""Abort reasons that roll a turn back even when it asked to keep what it was given."""
 
 
 class Endings:
     """Every exit of a turn runs through `_end`; every way back of its KV through `settle`."""
 
-    def __init__(self, queues: Queues, cache: PrefixCache, sessions: SessionController, log: EventLog) -> None:
+    def __init__(
+        self,
+        config: CoreConfig,
+        pools: Pools,
+        queues: Queues,
+        cache: PrefixCache,
+        sessions: SessionController,
+        log: EventLog,
+    ) -> None:
+        self._retractions_max = config.retractions_max
+        self._pools = pools
         self._queues = queues
         self._cache = cache
         self._sessions = sessions
@@ -20,8 +39,8 @@ class Endings:
 
     # Finishing
 
-    def finish(self, request: Request, reason: FinishReason) -> None:
-        """The turn is complete: it leaves the batch and waits for the shell's acknowledgement."""
+    def finish(self, request: Request, reason: FinishReason | AbortReason) -> None:
+        """The turn is complete, or keeps what it has: it leaves the batch and waits for the shell's acknowledgement."""
         request.finish_reason = reason
         self._go(request, Phase.COMMITTING)
         self._log.emit(CommitRequested(request.rid, reason, request.output_len))
@@ -33,7 +52,8 @@ class Endings:
         """
         if request.outcome is not None or not 1 <= output_len <= request.output_len:
             return
-        del request.ids[(request.prompt_len + output_len) * TOKEN_BYTES :]
+        request.cut(output_len)
+        request.finish_detail = ""
         if request.phase is Phase.COMMITTING:
             request.finish_reason = reason
             self._log.emit(CommitRequested(request.rid, reason, output_len))
@@ -46,17 +66,23 @@ class Endings:
             return
         assert request.finish_reason is not None, f"rid {request.rid} commits without a reason"
         if request.session is not None:
-            self._sessions.commit_turn(
-                request.session, request.turn_id, request.parent, request.base_len, bytes(request.ids)
-            )
+            self._sessions.commit_turn(request.session, request.turn_id, bytes(request.ids))
         self._go(request, Phase.COMMITTED)
-        self._end(request, request.finish_reason, now)
+        self._end(request, request.finish_reason, now, request.finish_detail)
 
     # Breaking off
 
     def abort(self, request: Request, reason: AbortReason, now: float, detail: str = "") -> None:
-        """Rolls a turn back to the last commit. A turn that is committing is finished and can't be aborted any more."""
-        if request.outcome is None and request.phase is not Phase.COMMITTING:
+        """Rolls a turn back to the last commit, or commits what it was given when it asked for that.
+
+        A turn that is committing is finished and can't be aborted any more.
+        """
+        if request.outcome is not None or request.phase is Phase.COMMITTING:
+            return
+        if request.on_abort is OnAbort.KEEP and request.output_len > 0 and reason not in NEVER_KEPT:
+            request.finish_detail = detail
+            self.finish(request, reason)
+        else:
             self._go(request, Phase.ROLLING_BACK)
             self._end(request, reason, now, detail)
 
@@ -72,9 +98,24 @@ class Endings:
         request.pending_samples = 0
         request.is_prompt_cached = False
         request.retractions += 1
+        request.is_last_attempt = request.retractions >= self._retractions_max
         self._go(request, Phase.RETRACTING)
         self._log.emit(TurnRetracted(request.rid, request.output_len))
         self.settle(request)
+
+    def fit_pool(self, pool_tokens: int, now: float) -> None:
+        """The pool has become smaller: turns that it can't hold to their end are cut, or end now."""
+        for request in tuple(self._queues.live.values()):
+            if request.outcome is not None or request.phase is Phase.COMMITTING:
+                continue
+            room = pool_tokens - request.prompt_len
+            if room > request.output_len:
+                request.max_tokens = min(request.max_tokens, room)
+            else:
+                detail = (
+                    f"{request.known_len} tokens and one to generate exceed the KV pool, which shrank to {pool_tokens}"
+                )
+                self.abort(request, AbortReason.FORWARD_FAILED, now, detail)
 
     # The shared ways out
 
@@ -97,6 +138,7 @@ class Endings:
                 outcome=outcome,
                 usage=usage.with_output(request.output_len, request.retractions),
                 history_len=self._history_len(request),
+                is_committed=request.is_committed,
                 detail=detail,
             )
         )
@@ -107,11 +149,12 @@ class Endings:
         session = request.session
         if session is None or session.streaming:
             return None if session is None else session.history_len
-        return request.known_len if isinstance(request.outcome, FinishReason) else request.base_len
+        return request.known_len if request.is_committed else request.base_len
 
     def settle(self, request: Request) -> None:
         """Hands the KV of a request on, if it gave it up and no plan in flight has it."""
         if request.in_flight > 0:
+            self._drain(request)
             return
         match request.phase:
             case Phase.RETRACTING:
@@ -127,19 +170,27 @@ class Endings:
             case _:
                 pass
 
+    def _drain(self, request: Request) -> None:
+        """Tells once that the pages of a request that gave its KV up stay with it for its plans' sake."""
+        if request.phase in SETTLING:
+            self._pools.drain(request.owner, request.kv.pages, request.last_step)
+
     def _done(self, request: Request) -> None:
         request.go(Phase.DONE)
         del self._queues.live[request.rid]
+        self._pools.ledger.unfollow(request.owner)
 
     # Sessions
 
-    def close(self, session: Session, reason: AbortReason, now: float) -> None:
-        """Ends the turns of a session, then the session. One that is committing commits first."""
-        if session.closing is not None:
-            return
-        session.closing = reason
-        for rid in tuple(session.live.values()):
-            self.abort(self._queues.live[rid], reason, now)
+    def close(self, session: Session, reason: AbortReason, now: float, *, drain: bool = False) -> None:
+        """Ends the turns of a session, or lets them finish to `drain` it, then the session.
+
+        One that is committing commits first. A session that drains may be closed again without, to end its turns.
+        """
+        session.closing = session.closing or reason
+        if not drain:
+            for live in tuple(session.live.values()):
+                self.abort(self._queues.live[live.rid], session.closing, now)
         self.close_if_idle(session)
 
     def close_if_idle(self, session: Session) -> None:

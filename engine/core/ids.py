@@ -4,6 +4,7 @@ from __future__ import annotations  # `array[int]` exists at run time only from 
 
 from array import array
 from collections.abc import Iterable
+from struct import Struct
 from typing import NewType
 
 Rid = NewType("Rid", int)
@@ -25,6 +26,10 @@ TOKEN_BYTES = 4
 def pack_ids(token_ids: Iterable[int]) -> bytes:
     """Token ids as int32 bytes. Raises OverflowError for an id that does not fit 32 bits."""
     return array("i", token_ids).tobytes()
+
+
+pack_id = Struct("=i").pack
+"""One token id, as `pack_ids` does it: for the id that each step adds to a turn. Raises struct.error past 32 bits."""
 
 
 def unpack_ids(packed: bytes) -> array[int]:

@@ -4,45 +4,24 @@ They never repair, never log, and never derive a term from what it verifies.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from operator import itemgetter
 
+from engine.core.claims import Claim, check_claims
 from engine.core.events import SlotState
+from engine.core.findings import CheckLevel, Finding, FindingKind, Report
 from engine.core.ids import TOKEN_BYTES, pages_for
 from engine.core.ownership import CACHE, FREE, Owner, OwnerKind, PoolKind
 from engine.core.pools import Pools
 from engine.core.queues import Queues
 from engine.core.radix import Lock, Node, RadixTree, path_up
-from engine.core.request import Holding, Phase
+from engine.core.request import Holding, Phase, Request
 from engine.core.rows import PageTable
 from engine.core.session_cache import IDLE_STATES, IdleSlots, SessionSlot
 from engine.core.sessions import Session
 
-
-class CheckLevel(StrEnum):
-    BUSY = "busy"
-    """The equation of every pool, from counters: O(1)."""
-    FULL = "full"
-    """Three tellings page by page, the tree, slots, sessions, rows: O(pages)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One law that does not hold. `law`: equation, census, holders, tree, holding, slot, reclaimable or session."""
-
-    law: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    level: CheckLevel
-    findings: tuple[Finding, ...]
-
-    @property
-    def is_clean(self) -> bool:
-        return not self.findings
+__all__ = ["Books", "CheckLevel", "Finding", "FindingKind", "Report", "check_books"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,84 +45,68 @@ class Books:
             yield f"slot of {slot.session.session_id!r} ({slot.state})", slot.owner, slot.kv
 
 
+FULL = PoolKind.FULL
+counters = itemgetter(OwnerKind.FREE, OwnerKind.SESSION, OwnerKind.REQUEST, OwnerKind.CACHE, OwnerKind.QUARANTINED)
+"""Both looked up once: asking an enum for a member costs as much as a call, and the busy check runs every step."""
+
+
 def check_books(books: Books, level: CheckLevel) -> Report:
-    """Runs the checks of a level and reports what they found."""
-    checks = (check_equation,) if level is CheckLevel.BUSY else FULL_CHECKS
-    return Report(level, tuple(finding for check in checks for finding in check(books)))
+    """Runs the checks of a level and reports what they found. The busy one costs a few microseconds."""
+    if level is CheckLevel.BUSY:
+        findings = (*check_equation(books.pools), *check_stacks(books.pools))
+    else:
+        findings = (*check_equation(books.pools), *(finding for check in FULL_CHECKS for finding in check(books)))
+    return Report(level, findings, books.pools.ledger.num_moves)
 
 
-def check_equation(books: Books) -> Iterator[Finding]:
-    """available + evictable + protected + session_held + uncached = total, and no term below zero."""
-    for pool in books.pools.ledger.pools:
-        told = books.pools.books(pool)
-        terms = (told.available, told.evictable, told.protected, told.session_held, told.uncached)
-        if sum(terms) != told.total:
-            yield Finding("equation", f"{pool}: {' + '.join(map(str, terms))} is not {told.total}")
+def check_equation(pools: Pools) -> list[Finding]:
+    """available + evictable + protected + session_held + uncached = total, and no term below zero, by the counters."""
+    findings: list[Finding] = []
+    ledger = pools.ledger
+    for pool in ledger.pools:
+        counts = ledger.counts(pool)
+        protected = ledger.protected_pages if pool is FULL else 0
+        free, held, lent, cached, quarantined = counters(counts)
+        terms = (free, cached - protected, protected, held, lent)
+        total = ledger.size(pool) - 1 - quarantined
+        if sum(terms) != total:
+            findings.append(Finding("equation", f"{pool}: {' + '.join(map(str, terms))} is not {total}", pool=pool))
         if min(terms) < 0:
-            yield Finding("equation", f"{pool}: a term is below zero in {terms}")
-        if told.available != books.pools.free(pool):
-            yield Finding("equation", f"{pool}: {told.available} free by the ledger, {books.pools.free(pool)} stacked")
+            findings.append(Finding("equation", f"{pool}: a term is below zero in {terms}", pool=pool))
+    return findings
 
 
-def check_census(books: Books) -> Iterator[Finding]:
-    """Walks the free stacks and the tree: each page once, each the owner's that the ledger says, sums as counted."""
-    ledger = books.pools.ledger
-    for pool in ledger.pools:
-        yield from _owned(books, "census", pool, "free stack", books.pools.free_units(pool), FREE)
+def check_stacks(pools: Pools) -> list[Finding]:
+    """As many units on the free stacks as the counters say. What the difference means, only the full check can tell."""
+    findings: list[Finding] = []
+    for pool in pools.ledger.pools:
+        counted, stacked = pools.ledger.count(pool, OwnerKind.FREE), pools.free(pool)
+        if counted != stacked:
+            findings.append(Finding("equation", f"{pool}: {counted} free by the ledger, {stacked} stacked", pool=pool))
+    return findings
+
+
+def check_owners(books: Books) -> Iterator[Finding]:
+    """Free stacks, tree, holders and draining lists, against the ledger unit by unit."""
     nodes = tuple(books.tree.nodes())
-    pages = [page for node in nodes for page in node.pages]
-    yield from _owned(books, "census", PoolKind.FULL, "tree", pages, CACHE)
-    if len(pages) != ledger.count(PoolKind.FULL, OwnerKind.CACHE):
-        yield Finding(
-            "census", f"{len(pages)} pages in the tree, {ledger.count(PoolKind.FULL, OwnerKind.CACHE)} counted"
-        )
-    protected = sum(len(node.pages) for node in nodes if node.lock_count > 0)
-    if protected != ledger.protected_pages:
-        yield Finding("census", f"{protected} pages of the tree are locked, {ledger.protected_pages} are counted")
-
-
-def check_holders(books: Books) -> Iterator[Finding]:
-    """Sums what live holders and draining lists say they hold, against the ledger's counters, page by page."""
-    ledger = books.pools.ledger
-    sums: Counter[tuple[PoolKind, OwnerKind]] = Counter()
-    seen: set[tuple[PoolKind, int]] = set()
+    claims: dict[PoolKind, list[Claim]] = {
+        pool: [Claim("census", "the free stack", FREE, books.pools.free_units(pool))]
+        for pool in books.pools.ledger.pools
+    }
+    full = claims[PoolKind.FULL]
+    full.append(Claim("census", "the tree", CACHE, [page for node in nodes for page in node.pages]))
     for name, owner, kv in books.holders():
-        rows = [] if kv.req_pool_idx is None else [kv.req_pool_idx]
-        for pool, units in ((PoolKind.FULL, kv.pages), (PoolKind.ROWS, rows)):
-            yield from _owned(books, "holders", pool, name, units, owner)
-            yield from _claimed_once(pool, name, units, seen)
-            sums[pool, owner.kind] += len(units)
+        full.append(Claim("holders", name, owner, kv.pages))
+        if kv.req_pool_idx is not None:
+            claims[PoolKind.ROWS].append(Claim("holders", name, owner, (kv.req_pool_idx,)))
     for drain in books.pools.draining:
-        name = f"draining until {drain.until}"
-        yield from _owned(books, "holders", PoolKind.FULL, name, drain.pages, drain.owner)
-        yield from _claimed_once(PoolKind.FULL, name, drain.pages, seen)
-        sums[PoolKind.FULL, drain.owner.kind] += len(drain.pages)
-    for pool in ledger.pools:
-        for kind in (OwnerKind.REQUEST, OwnerKind.SESSION):
-            if sums[pool, kind] != ledger.count(pool, kind):
-                message = f"{pool}: {kind} holders list {sums[pool, kind]}, {ledger.count(pool, kind)} are counted"
-                yield Finding("holders", message)
-
-
-def _claimed_once(
-    pool: PoolKind, name: str, units: Iterable[int], seen: set[tuple[PoolKind, int]]
-) -> Iterator[Finding]:
-    """Across all holders: two claims of one unit by one owner would hide a leak of another in the sums."""
-    for unit in units:
-        if (pool, unit) in seen:
-            yield Finding("holders", f"{pool} {unit} is listed by {name}, and before")
-        seen.add((pool, unit))
-
-
-def _owned(books: Books, law: str, pool: PoolKind, name: str, units: Iterable[int], owner: Owner) -> Iterator[Finding]:
-    seen: set[int] = set()
-    for unit in units:
-        told = books.pools.ledger.owner(pool, unit)
-        if told != owner:
-            yield Finding(law, f"{pool} {unit} is listed by {name}, but belongs to {told}")
-        if unit in seen or unit == 0:
-            yield Finding(law, f"{pool} {unit} is listed twice by {name}, or is padding")
-        seen.add(unit)
+        full.append(Claim("holders", f"draining until {drain.until}", drain.owner, drain.pages))
+    for pool, claimed in claims.items():
+        yield from check_claims(books.pools.ledger, pool, claimed)
+    protected = sum(len(node.pages) for node in nodes if node.lock_count > 0)
+    if protected != books.pools.ledger.protected_pages:
+        message = f"{protected} pages of the tree are locked, {books.pools.ledger.protected_pages} are counted"
+        yield Finding("census", message, pool=PoolKind.FULL)
 
 
 def check_tree(books: Books) -> Iterator[Finding]:
@@ -208,7 +171,7 @@ def check_slots(books: Books) -> Iterator[Finding]:
             )
         if slot.state is SlotState.HELD and kv.kv_committed_len != kv.kv_allocated_len:
             yield Finding("slot", f"{name}: {kv.kv_committed_len} committed, {kv.kv_allocated_len} allocated")
-        if slot.state is not SlotState.HELD and (kv.pages or kv.lock is not None or kv.req_pool_idx is not None):
+        if slot.state is not SlotState.HELD and _holds(kv):
             yield Finding("slot", f"{name}: holds KV")
         is_lent = slot.state not in IDLE_STATES
         if is_lent != (slot.lessee is not None) or (slot.lessee is not None and slot.lessee not in live):
@@ -239,23 +202,31 @@ def check_sessions(books: Books) -> Iterator[Finding]:
     """The right to run belongs to live turns only, and waiting turns hold nothing."""
     live = books.queues.live
     for session in books.sessions():
-        for turn_id, rid in session.live.items():
-            if rid not in live or live[rid].turn_id != turn_id or live[rid].outcome is not None:
-                yield Finding("session", f"{session.session_id!r}: turn {turn_id!r} (rid {rid}) is not live")
+        for turn_id, turn in session.live.items():
+            request = live.get(turn.rid)
+            if request is None or request.turn_id != turn_id or request.outcome is not None:
+                yield Finding("session", f"{session.session_id!r}: turn {turn_id!r} (rid {turn.rid}) is not live")
     for request in live.values():
-        kv = request.kv
-        if request.phase is Phase.WAITING and (kv.pages or kv.lock is not None or kv.req_pool_idx is not None):
+        if request.phase is Phase.WAITING and _holds(request.kv):
             yield Finding("session", f"rid {request.rid} waits and holds KV")
-        if (request in books.queues.waiting) != (request.phase is Phase.WAITING):
-            yield Finding("session", f"rid {request.rid} is {request.phase}, the waiting queue says otherwise")
-        if (request in books.queues.running) != (request.phase is Phase.RUNNING):
-            yield Finding("session", f"rid {request.rid} is {request.phase}, the running queue says otherwise")
+    yield from _check_queue(books, Phase.WAITING, books.queues.waiting)
+    yield from _check_queue(books, Phase.RUNNING, books.queues.running)
+
+
+def _check_queue(books: Books, phase: Phase, queue: Sequence[Request]) -> Iterator[Finding]:
+    """Live requests of a phase are those in its queue, each once."""
+    queued = Counter(request.rid for request in queue)
+    due = Counter(request.rid for request in books.queues.live.values() if request.phase is phase)
+    for rid in sorted((queued - due) + (due - queued)):
+        yield Finding("session", f"rid {rid} is {queued[rid]} times in the {phase} queue, {due[rid]} times due there")
+
+
+def _holds(kv: Holding) -> bool:
+    return bool(kv.pages) or kv.lock is not None or kv.req_pool_idx is not None
 
 
 FULL_CHECKS = (
-    check_equation,
-    check_census,
-    check_holders,
+    check_owners,
     check_tree,
     check_holdings,
     check_slots,

@@ -4,15 +4,17 @@ from __future__ import annotations  # `array[int]` exists at run time only from 
 
 from array import array
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from engine.core.ids import TOKEN_BYTES, Rid, StepNo, pages_for
+from engine.core.ids import TOKEN_BYTES, Rid, StepNo
 from engine.core.ownership import PoolKind
 from engine.core.sampling import GREEDY, Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRow:
+class PlanRow(NamedTuple):
     """One request's share of a step: a chunk of its prompt, or one decode token.
+
+    A named tuple, because one is made for each request in each step: a frozen dataclass takes four times as long.
 
     The KV of positions [0, start_len) is already in the pages; this row computes [start_len, start_len + query_len)
     and writes their KV.
@@ -22,7 +24,8 @@ class PlanRow:
                      read only  |  computed and written
 
     Two kinds of input, told apart by `uses_sampled`:
-    - False: `input_ids` holds the `query_len` ids.
+    - False: `input_ids` holds the `query_len` ids. With `num_samples` above 1 the last `num_samples - 1` of them are
+      drafts: guesses, which the ids sampled before them confirm or not.
     - True: `input_ids` is empty, `query_len` is 1, and the input is the id that the executor sampled for this
       `req_pool_idx` in the last plan that sampled for it (that plan may still be in flight).
     """
@@ -35,13 +38,14 @@ class PlanRow:
     query_len: int
     input_ids: bytes
     uses_sampled: bool
-    samples: bool
-    """Whether the last query token yields a next token: only the last chunk of a prompt does."""
+    num_samples: int
+    """How many of the last query tokens yield a next token: none, except in the last chunk of a prompt or in a decode
+    (1), and where drafts are verified (1 + number of drafts)."""
     page_table: array[int]
     """The request's live row of the page table, int32. To be copied inside `submit` and not read after it returns;
     only the first ceil((start_len + query_len) / page_size) entries are valid."""
     sampling: Sampling = GREEDY
-    """How the next token is chosen where the row samples; its position is start_len + query_len."""
+    """How the next tokens are chosen where the row samples. The last one's position is start_len + query_len."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """A forward that ran. `sampled[i]` belongs to `plan.rows[i]`: a token id where that row samples, else None."""
+    """A forward that ran. `sampled[i]` belongs to `plan.rows[i]`: its `num_samples` token ids, in order of position."""
 
     step: StepNo
-    sampled: tuple[int | None, ...]
+    sampled: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +94,23 @@ StepOutcome = StepResult | StepFailure
 def assert_well_formed(plan: StepPlan) -> None:
     """The contract of a plan. The core asserts it on what it emits, each executor on what it gets."""
     assert plan.rows, f"step {plan.step}: a plan has at least one row"
-    seen: set[int] = set()
+    page_size = plan.page_size
     for row in plan.rows:
-        assert row.query_len >= 1, f"step {plan.step} rid {row.rid}: query_len {row.query_len} < 1"
-        assert row.start_len >= 0, f"step {plan.step} rid {row.rid}: start_len {row.start_len} < 0"
-        assert row.req_pool_idx not in seen, f"step {plan.step}: row {row.req_pool_idx} planned twice"
-        seen.add(row.req_pool_idx)
-        expected = 0 if row.uses_sampled else row.query_len * TOKEN_BYTES
+        query_len, start_len, num_samples = row.query_len, row.start_len, row.num_samples
+        assert query_len >= 1, f"step {plan.step} rid {row.rid}: query_len {query_len} < 1"
+        assert start_len >= 0, f"step {plan.step} rid {row.rid}: start_len {start_len} < 0"
+        expected = 0 if row.uses_sampled else query_len * TOKEN_BYTES
         assert len(row.input_ids) == expected, f"step {plan.step} rid {row.rid}: {len(row.input_ids)} bytes of ids"
-        assert not row.uses_sampled or row.query_len == 1, f"step {plan.step} rid {row.rid}: sampled input of one"
-        num_pages = pages_for(row.start_len + row.query_len, plan.page_size)
-        assert num_pages <= len(row.page_table), f"step {plan.step} rid {row.rid}: {num_pages} pages past the row"
-        first = max(0, row.start_len - 1) // plan.page_size  # those before were looked at in the plans that wrote them
-        assert min(row.page_table[first:num_pages]) > 0, f"step {plan.step} rid {row.rid}: padding page"
+        assert not row.uses_sampled or query_len == 1, f"step {plan.step} rid {row.rid}: sampled input of one"
+        assert 0 <= num_samples <= query_len, f"step {plan.step} rid {row.rid}: {num_samples} samples"
+        last_page = (start_len + query_len - 1) // page_size
+        assert last_page < len(row.page_table), f"step {plan.step} rid {row.rid}: page {last_page} past the row"
+        first_page = (
+            (start_len - 1) // page_size if start_len else 0
+        )  # those before were looked at in the plans that wrote them
+        has_pages = row.page_table[last_page] > 0
+        if first_page < last_page:
+            has_pages = min(row.page_table[first_page : last_page + 1]) > 0
+        assert has_pages, f"step {plan.step} rid {row.rid}: padding page"
+    taken = [row.req_pool_idx for row in plan.rows]
+    assert len(set(taken)) == len(taken), f"step {plan.step}: a row of {sorted(taken)} is planned twice"

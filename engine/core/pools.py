@@ -1,15 +1,19 @@
 """Free stacks of each pool, all-or-nothing grants, and pages that drain until a plan in flight is answered."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from engine.core.errors import require
+from engine.core.errors import InvariantViolation, require
 from engine.core.events import Draining, EventLog
 from engine.core.ids import StepNo
 from engine.core.ledger import Ledger
-from engine.core.ownership import FREE, Move, Owner, OwnerKind, PoolKind
+from engine.core.ownership import FREE, QUARANTINED, Move, Owner, OwnerKind, PoolKind
 from engine.core.snapshot import PoolBooks
+
+FULL, ROWS, GRANT = PoolKind.FULL, PoolKind.ROWS, Move.GRANT
+"""Looked up once: asking an enum for a member costs as much as a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,79 +36,157 @@ class Pools:
         self.ledger = Ledger(sizes, log)
         self._log = log
         self._stacks: dict[PoolKind, list[int]] = {kind: list(range(size - 1, 0, -1)) for kind, size in sizes.items()}
-        self._draining: deque[Drain] = deque()
+        self._to_release: deque[Drain] = deque()
+        self._draining: set[int] = set()
         self._answered = StepNo(0)
 
     def free(self, pool: PoolKind) -> int:
         return len(self._stacks[pool])
 
-    def free_units(self, pool: PoolKind) -> tuple[int, ...]:
-        """The free stack, bottom first: one of the tellings that the check compares."""
-        return tuple(self._stacks[pool])
+    def free_units(self, pool: PoolKind) -> Sequence[int]:
+        """The free stack itself, bottom first: one of the tellings that the check compares. Not to be changed."""
+        return self._stacks[pool]
+
+    def in_circulation(self, pool: PoolKind) -> int:
+        """Units that can be granted at all: without padding, and without those in quarantine."""
+        return self.ledger.size(pool) - 1 - self.ledger.count(pool, OwnerKind.QUARANTINED)
 
     @property
     def draining(self) -> tuple[Drain, ...]:
-        return tuple(self._draining)
+        """Pages that nobody but these lists holds: they are released when their plan is answered."""
+        return tuple(self._to_release)
 
     @property
     def draining_pages(self) -> int:
-        return sum(len(drain.pages) for drain in self._draining)
+        """Pages told to be draining and not moved since, whoever holds them. O(1)."""
+        return len(self._draining)
 
     def grant(self, owner: Owner, pages: int, rows: int = 0) -> tuple[list[int], list[int]] | None:
         """Takes `pages` and `rows` from the free stacks for a request: both in full, or None and nothing moved."""
-        if pages > self.free(PoolKind.FULL) or rows > self.free(PoolKind.ROWS):
+        if pages > len(self._stacks[FULL]) or rows > len(self._stacks[ROWS]):
             return None
-        return self._take(owner, PoolKind.FULL, pages), self._take(owner, PoolKind.ROWS, rows)
+        return self._take(owner, FULL, pages), self._take(owner, ROWS, rows) if rows else []
 
     def _take(self, owner: Owner, pool: PoolKind, count: int) -> list[int]:
+        if not count:
+            return []
         stack = self._stacks[pool]
-        taken = [stack.pop() for _ in range(count)]
-        self.ledger.move(Move.GRANT, pool, taken, FREE, owner)
+        taken = stack[-count:][::-1]
+        self.ledger.move(GRANT, pool, taken, FREE, owner)
+        del stack[-count:]
         return taken
 
     def move(self, move: Move, pool: PoolKind, pages: Sequence[int], source: Owner, target: Owner) -> None:
         """A move between two holders. Raises InvariantViolation as `Ledger.move` does."""
-        require(target.kind is not OwnerKind.FREE, f"{move}: free units go back through release or evict")
+        if target.kind is OwnerKind.FREE:
+            raise InvariantViolation(f"{move}: free units go back through release or evict")
         self.ledger.move(move, pool, pages, source, target)
+        self._end_draining(pool, pages)
 
     def free_up(self, move: Move, pool: PoolKind, pages: Sequence[int], source: Owner) -> None:
         """A move to FREE: release or evict."""
         self.ledger.move(move, pool, pages, source, FREE)
         self._stacks[pool].extend(reversed(pages))
+        self._end_draining(pool, pages)
+
+    # Draining
+
+    def drain(self, owner: Owner, pages: Sequence[int], until: StepNo) -> None:
+        """Tells that the holder gave up these pages of the full pool, and keeps them until plan `until` is answered.
+
+        The holder still lists them, and moves them itself. Tells nothing of pages that were told before and have not
+        moved since, nor when `until` is answered already. Raises InvariantViolation when a page is not `owner`'s.
+        """
+        if until <= self._answered:
+            return
+        told = self._draining
+        fresh = tuple(page for page in pages if page not in told) if told else tuple(pages)
+        if not fresh:
+            return
+        for page in fresh:
+            held = self.ledger.owner(PoolKind.FULL, page)
+            if held is not owner and held != owner:
+                raise InvariantViolation(f"{owner} drains {PoolKind.FULL} page {page}, which belongs to {held}")
+        told.update(fresh)
+        self._log.emit(Draining(owner, fresh, until))
 
     def release_after(self, until: StepNo, pages: Sequence[int], owner: Owner) -> None:
-        """Releases pages of the full pool once plan `until` is answered; at once when it already is."""
+        """Releases pages of the full pool once plan `until` is answered; at once when it already is.
+
+        The caller lists them no longer.
+        """
         if until <= self._answered:
             self.free_up(Move.RELEASE, PoolKind.FULL, pages, owner)
         elif pages:
-            self._draining.append(Drain(owner, tuple(pages), until))
-            self._log.emit(Draining(owner, tuple(pages), until))
+            self._to_release.append(Drain(owner, tuple(pages), until))
+            self.drain(owner, pages, until)
 
     def answered(self, step: StepNo) -> None:
-        """Plan `step` was answered: what drained for it is released."""
+        """Plan `step` was answered: what drained for it in these lists is released."""
         self._answered = step
         still: deque[Drain] = deque()
-        for drain in self._draining:
+        for drain in self._to_release:
             if drain.until <= step:
                 self.free_up(Move.RELEASE, PoolKind.FULL, drain.pages, drain.owner)
             else:
                 still.append(drain)
-        self._draining = still
+        self._to_release = still
 
-    def books(self, pool: PoolKind, draining: int = 0) -> PoolBooks:
-        """The terms of the equation, from counters alone: O(1). `draining` is only passed through."""
+    def _end_draining(self, pool: PoolKind, pages: Iterable[int]) -> None:
+        if self._draining and pool is PoolKind.FULL:
+            self._draining.difference_update(pages)
+
+    # What went wrong
+
+    def quarantine(self, pool: PoolKind, units: Iterable[int]) -> None:
+        """Takes units out of circulation, whoever the ledger says they belong to.
+
+        Only for units that neither a free stack nor a holder nor the tree lists: nothing else is changed here.
+        """
+        owners = self.ledger.owners(pool)
+        for owner, group in _by_owner(units, owners):
+            self.ledger.move(Move.QUARANTINE, pool, group, owner, QUARANTINED)
+            self._end_draining(pool, group)
+
+    def lose_free_unit(self, pool: PoolKind) -> int | None:
+        """For fault injection only: takes a FREE unit that somebody had before off its stack, and gives it to nobody.
+
+        Returns the unit, the one freed last; None, and nothing changed, when there is none.
+        """
+        stack = self._stacks[pool]
+        for at in reversed(range(len(stack))):
+            if self.ledger.has_moved(pool, stack[at]):
+                return stack.pop(at)
+        return None
+
+    def stack_held_unit(self, pool: PoolKind, unit: int) -> None:
+        """For fault injection only: puts a unit that somebody has under the free stack, so that two claim it."""
+        require(self.ledger.owner(pool, unit).kind is not OwnerKind.FREE, f"{pool} {unit} is free: one claims it")
+        self._stacks[pool].insert(0, unit)
+
+    # Terms
+
+    def books(self, pool: PoolKind) -> PoolBooks:
+        """The terms of the equation, from counters alone: O(1)."""
         ledger = self.ledger
         in_cache = ledger.count(pool, OwnerKind.CACHE)
-        quarantined = ledger.count(pool, OwnerKind.QUARANTINED)
-        protected = ledger.protected_pages if pool is PoolKind.FULL else 0
+        is_full = pool is PoolKind.FULL
+        protected = ledger.protected_pages if is_full else 0
         return PoolBooks(
             pool=pool,
-            total=ledger.size(pool) - 1 - quarantined,
+            total=self.in_circulation(pool),
             available=ledger.count(pool, OwnerKind.FREE),
             evictable=in_cache - protected,
             protected=protected,
             session_held=ledger.count(pool, OwnerKind.SESSION),
             uncached=ledger.count(pool, OwnerKind.REQUEST),
-            draining=draining,
-            quarantined=quarantined,
+            draining=self.draining_pages if is_full else 0,
+            quarantined=ledger.count(pool, OwnerKind.QUARANTINED),
         )
+
+
+def _by_owner(units: Iterable[int], owners: Sequence[Owner]) -> Iterator[tuple[Owner, list[int]]]:
+    """Units grouped by their owner, in the order of kinds and names, ascending inside."""
+    ordered = sorted(set(units), key=lambda unit: (owners[unit].kind, owners[unit].name, unit))
+    for owner, group in groupby(ordered, key=lambda unit: owners[unit]):
+        yield owner, list(group)

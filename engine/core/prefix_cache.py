@@ -42,12 +42,24 @@ class PrefixCache(Protocol):
         """A session ended, maybe while its last turn's KV is still on its way back. Idempotent."""
         ...
 
+    def fork_session(self, source: Session, fork: Session) -> int:
+        """`fork` begins with a history that is a beginning of `source`'s. Returns how many of its tokens have KV."""
+        ...
+
+    def truncate_session(self, session: Session) -> int:
+        """An idle session's history was cut, and so is its KV. Returns how many of its tokens still have theirs."""
+        ...
+
     def probe(self, request: Request) -> Probe:
         """What `acquire` would find. Changes nothing."""
         ...
 
     def acquire(self, request: Request, probe: Probe) -> None:
         """Locks the matched path or lends the slot: fills `request.kv`."""
+        ...
+
+    def shares_prompt(self, request: Request) -> bool:
+        """Whether others will find this request's prompt here once it is computed."""
         ...
 
     def cache_prompt(self, request: Request) -> None:
@@ -78,6 +90,25 @@ class PrefixCache(Protocol):
         """Frees until `pages` pages and `rows` rows are available. False, and nothing moved, when they can't be."""
         ...
 
+
+class HoldingCache(PrefixCache, Protocol):
+    """What a decorator may ask besides: to share, cut and end holdings that are not a request's."""
+
+    def borrow(self, namespace: str, ids: bytes) -> Holding:
+        """A holding of the longest path that is cached for these ids but the last, locked. Maybe empty."""
+        ...
+
+    def publish(self, owner: Owner, namespace: str, ids: bytes, kv: Holding) -> None:
+        """Shares an idle session's full pages: they become cache, stay locked by `kv`, and its tail stays its own."""
+        ...
+
+    def cut(self, owner: Owner, kv: Holding, length: int) -> None:
+        """Cuts a holding that no plan touches to its first `length` tokens, or fewer where the cache has only pages.
+
+        With nothing left the row goes, too.
+        """
+        ...
+
     def absorb(self, move: Move, owner: Owner, namespace: str, ids: bytes, kv: Holding, last_use: int) -> None:
         """Ends a holding: full pages of committed tokens become cache by `move`, the rest and the row become free.
 
@@ -98,10 +129,20 @@ def release_row(pools: Pools, table: PageTable, owner: Owner, kv: Holding) -> No
         kv.req_pool_idx = None
 
 
+def release_behind(pools: Pools, owner: Owner, kv: Holding, length: int, page_size: int) -> None:
+    """Cuts a holding to `length` tokens, which are not below what the cache protects; own pages behind go free."""
+    reach = kv.own_reach(length, page_size)
+    pools.free_up(Move.RELEASE, PoolKind.FULL, kv.pages[reach:], owner)
+    del kv.pages[reach:]
+    kv.kv_committed_len = min(kv.kv_committed_len, length)
+    kv.kv_allocated_len = length
+
+
 class NoPrefixCache:
     """Keeps nothing: every request computes its whole prompt."""
 
-    def __init__(self, pools: Pools, table: PageTable) -> None:
+    def __init__(self, page_size: int, pools: Pools, table: PageTable) -> None:
+        self._page_size = page_size
         self._pools = pools
         self._table = table
 
@@ -109,11 +150,20 @@ class NoPrefixCache:
 
     def close_session(self, session: Session) -> None: ...
 
+    def fork_session(self, source: Session, fork: Session) -> int:
+        return 0
+
+    def truncate_session(self, session: Session) -> int:
+        return 0
+
     def probe(self, request: Request) -> Probe:
         return Probe()
 
     def acquire(self, request: Request, probe: Probe) -> None:
         request.kv = Holding()
+
+    def shares_prompt(self, request: Request) -> bool:
+        return False
 
     def cache_prompt(self, request: Request) -> None: ...
 
@@ -137,6 +187,17 @@ class NoPrefixCache:
     def make_room(self, pages: int, rows: int) -> bool:
         return pages <= self._pools.free(PoolKind.FULL) and rows <= self._pools.free(PoolKind.ROWS)
 
+    def borrow(self, namespace: str, ids: bytes) -> Holding:
+        return Holding()
+
+    def publish(self, owner: Owner, namespace: str, ids: bytes, kv: Holding) -> None: ...
+
+    def cut(self, owner: Owner, kv: Holding, length: int) -> None:
+        assert kv.lock is None, "no tree, no locks"
+        release_behind(self._pools, owner, kv, max(0, min(length, kv.kv_committed_len)), self._page_size)
+        if not kv.pages:
+            release_row(self._pools, self._table, owner, kv)
+
     def absorb(self, move: Move, owner: Owner, namespace: str, ids: bytes, kv: Holding, last_use: int) -> None:
         self.discard(owner, kv)
 
@@ -159,10 +220,24 @@ class RadixCache:
 
     def close_session(self, session: Session) -> None: ...
 
+    def fork_session(self, source: Session, fork: Session) -> int:
+        return self._found_len(fork)
+
+    def truncate_session(self, session: Session) -> int:
+        return self._found_len(session)
+
+    def _found_len(self, session: Session) -> int:
+        """Tokens of a session's longest path that its next turn, of one new token or more, would find here now."""
+        match = self._tree.probe(session.namespace, session.longest_path)
+        return 0 if match is None else match.num_pages * self._page_size
+
+    def _find(self, namespace: str, ids: bytes) -> Match | None:
+        """The last token is always computed: a full hit would leave nothing to sample from."""
+        usable_len = max(0, count_ids(ids) - 1) // self._page_size * self._page_size
+        return self._tree.probe(namespace, slice_ids(ids, 0, usable_len))
+
     def probe(self, request: Request) -> Probe:
-        # The last known token is always computed: a full hit would leave nothing to sample from.
-        usable_len = (request.known_len - 1) // self._page_size * self._page_size
-        match = self._tree.probe(request.namespace, slice_ids(bytes(request.ids), 0, usable_len))
+        match = self._find(request.namespace, bytes(request.ids))
         if match is None:
             return Probe()
         return Probe(
@@ -173,11 +248,19 @@ class RadixCache:
         )
 
     def acquire(self, request: Request, probe: Probe) -> None:
-        request.kv = Holding()
-        if probe.match is not None:
-            length = probe.tokens_from_tree
-            lock = self._tree.lock(probe.match)
-            request.kv = Holding(None, lock, length, [], kv_committed_len=length, kv_allocated_len=length)
+        request.kv = self._lock(probe.match)
+
+    def borrow(self, namespace: str, ids: bytes) -> Holding:
+        return self._lock(self._find(namespace, ids))
+
+    def _lock(self, match: Match | None) -> Holding:
+        if match is None:
+            return Holding()
+        length = match.num_pages * self._page_size
+        return Holding(None, self._tree.lock(match), length, [], kv_committed_len=length, kv_allocated_len=length)
+
+    def shares_prompt(self, request: Request) -> bool:
+        return True
 
     def cache_prompt(self, request: Request) -> None:
         kv = request.kv
@@ -201,6 +284,30 @@ class RadixCache:
         kv.pages = kv.pages[reach:]
         kv.cache_protected_len = length
         return duplicates
+
+    def publish(self, owner: Owner, namespace: str, ids: bytes, kv: Holding) -> None:
+        length = kv.kv_committed_len // self._page_size * self._page_size
+        duplicates = self._donate(Move.PUBLISH, owner, namespace, ids, kv, length)
+        self._pools.free_up(Move.RELEASE, PoolKind.FULL, duplicates, owner)
+        if kv.req_pool_idx is not None:
+            self._table.write(kv.req_pool_idx, 0, kv.all_pages())
+
+    def cut(self, owner: Owner, kv: Holding, length: int) -> None:
+        length = max(0, min(length, kv.kv_committed_len))
+        if length < kv.cache_protected_len:
+            assert kv.lock is not None, f"{kv.cache_protected_len} tokens are protected without a lock"
+            num_pages = length // self._page_size
+            length = num_pages * self._page_size
+            use = self._tree.next_use()
+            if num_pages == 0:
+                self._tree.unlock(kv.lock, use)
+                kv.lock = None
+            else:
+                kv.lock = self._tree.shorten(kv.lock, num_pages, use)
+            kv.cache_protected_len = length
+        release_behind(self._pools, owner, kv, length, self._page_size)
+        if kv.kv_committed_len == 0:
+            release_row(self._pools, self._table, owner, kv)
 
     def follow(self, request: Request) -> None: ...
 

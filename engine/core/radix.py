@@ -143,11 +143,14 @@ class RadixTree:
             child = node.children.get(key[at : at + self._page_bytes])
             if child is None:
                 break
-            used = shared_pages(child.key, key[at : at + len(child.key)], self._page_bytes)
             node = child
+            if key.startswith(child.key, at):  # compared in place: the usual case, and slices would be copies
+                used = len(child.pages)
+                at += len(child.key)
+                continue
+            used = shared_pages(child.key, key[at : at + len(child.key)], self._page_bytes)
             at += used * self._page_bytes
-            if used < len(child.pages):
-                break
+            break
         return Match(node, used, at // self._page_bytes) if at else None
 
     def pinned_by(self, match: Match) -> int:
@@ -185,6 +188,20 @@ class RadixTree:
             node.last_use = max(node.last_use, last_use)
         self._add(lock.node, locks=-1)
         self._offer(lock.node)
+
+    def shorten(self, lock: Lock, num_pages: int, last_use: int) -> Lock:
+        """Trades a lock for one of the first `num_pages` pages of its path, at least one and fewer than it has."""
+        nodes = list(path_up(lock.node))
+        at, used = 0, 0
+        while used < num_pages:
+            at -= 1
+            used += len(nodes[at].pages)
+        node = nodes[at]
+        if used > num_pages:
+            node = self._split(node, len(node.pages) - (used - num_pages))
+        self._add(node, locks=1)
+        self.unlock(lock, last_use)
+        return Lock(node)
 
     def set_idle(self, lock: Lock, is_idle: bool) -> None:
         """Says whether the holder of the lock gives way under pressure."""

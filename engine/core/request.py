@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.core.commands import AbortReason, FinishReason
+from engine.core.commands import AbortReason, FinishReason, OnAbort
 from engine.core.errors import require
 from engine.core.events import Usage
-from engine.core.ids import TOKEN_BYTES, Rid, StepNo, TurnId, pages_for
+from engine.core.ids import TOKEN_BYTES, Rid, StepNo, TurnId, pack_id, pack_ids, pages_for
 from engine.core.ownership import Owner, OwnerKind
+from engine.core.priorities import Rank
 from engine.core.radix import Lock
 from engine.core.sampling import Sampling
 from engine.core.sessions import Session
@@ -29,6 +30,9 @@ class Phase(StrEnum):
     """Aborted and ended; its KV goes back once its plans are answered."""
     DONE = "done"
 
+
+SETTLING = (Phase.RETRACTING, Phase.COMMITTED, Phase.ROLLING_BACK)
+"""Phases of a request that gave its KV up and waits for its plans in flight."""
 
 PHASE_MOVES: dict[Phase, tuple[Phase, ...]] = {
     Phase.WAITING: (Phase.RUNNING, Phase.COMMITTING, Phase.ROLLING_BACK),
@@ -73,6 +77,14 @@ class Holding:
         return max(0, pages_for(length, page_size) - self.cache_protected_len // page_size)
 
 
+class Lane(StrEnum):
+    """Two kinds of traffic that share the engine fairly."""
+
+    SESSIONS = "sessions"
+    PLAIN = "plain"
+    """Turns without a session."""
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One submission. Made by the scheduler, changed by it and by the prefix cache that holds its KV."""
@@ -80,7 +92,6 @@ class Request:
     rid: Rid
     turn_id: TurnId
     session: Session | None
-    parent: TurnId | None
     namespace: str
     ids: bytearray
     """int32 bytes: the session's history, the new ids, then what was generated."""
@@ -88,11 +99,15 @@ class Request:
     """Tokens of history before this turn."""
     prompt_len: int
     """Tokens of history and new ids."""
+    known_len: int = field(init=False)
+    """Tokens whose ids the host knows: those in `ids`, counted here because each step asks for it many times."""
     max_tokens: int
     ignore_eos: bool
     sampling: Sampling
-    arrival: int
+    rank: Rank
     trace_id: str
+    on_abort: OnAbort = OnAbort.ROLL_BACK
+    draft_tokens: int = 0
     phase: Phase = Phase.WAITING
     epoch: int = 0
     kv: Holding = field(default_factory=Holding)
@@ -105,31 +120,50 @@ class Request:
     """Whether the prompt was offered to the prefix cache in this attempt."""
     usage: Usage | None = None
     retractions: int = 0
-    finish_reason: FinishReason | None = None
+    is_last_attempt: bool = False
+    """Was retracted as often as may be: it comes in again with room for all its tokens, and stays."""
+    finish_reason: FinishReason | AbortReason | None = None
+    """Why it commits."""
+    finish_detail: str = ""
     outcome: FinishReason | AbortReason | None = None
     owner: Owner = field(init=False)
+    lane: Lane = field(init=False)
 
     def __post_init__(self) -> None:
         self.owner = Owner(OwnerKind.REQUEST, self.rid)
-
-    @property
-    def known_len(self) -> int:
-        """Tokens whose ids the host knows."""
-        return len(self.ids) // TOKEN_BYTES
+        self.known_len = len(self.ids) // TOKEN_BYTES
+        self.lane = Lane.PLAIN if self.session is None else Lane.SESSIONS
 
     @property
     def output_len(self) -> int:
         return self.known_len - self.prompt_len
 
     @property
-    def to_compute(self) -> int:
-        """Tokens that a next plan could compute; the last of them may still be in flight as a sampled id.
+    def is_committed(self) -> bool:
+        """Whether it ended as part of its session, be it by an abort that keeps what it was given."""
+        return self.outcome is not None and self.finish_reason is self.outcome
 
-        Nothing is left when the ids in flight already reach the turn's limit.
+    def next_query_len(self) -> int:
+        """Tokens that a next plan could compute: those that are known, or the one id that a plan in flight will sample.
+
+        Nothing when the ids in flight already reach the turn's limit.
         """
-        if self.output_len + self.pending_samples >= self.max_tokens:
+        if self.known_len - self.prompt_len + self.pending_samples >= self.max_tokens:
             return 0
-        return self.known_len + self.pending_samples - self.kv.kv_allocated_len
+        explicit = self.known_len - self.kv.kv_allocated_len
+        if explicit > 0:
+            return explicit
+        return 1 if explicit + self.pending_samples > 0 else 0
+
+    def append(self, token_ids: tuple[int, ...]) -> None:
+        """More generated ids."""
+        self.ids += pack_id(token_ids[0]) if len(token_ids) == 1 else pack_ids(token_ids)
+        self.known_len += len(token_ids)
+
+    def cut(self, output_len: int) -> None:
+        """Forgets all generated ids but the first `output_len`."""
+        self.known_len = self.prompt_len + output_len
+        del self.ids[self.known_len * TOKEN_BYTES :]
 
     def go(self, phase: Phase) -> None:
         """Changes the phase. Raises InvariantViolation when the table does not allow it."""

@@ -2,35 +2,29 @@
 
 from collections import deque
 
-from engine.core import admission
-from engine.core.commands import AbortReason, Submit
+from engine.core.commands import AbortReason, FinishReason
 from engine.core.config import CoreConfig
+from engine.core.drafts import find_drafts
 from engine.core.endings import Endings
-from engine.core.errors import require
-from engine.core.events import (
-    EventLog,
-    StepAnswered,
-    StepPlanned,
-    TokensSampled,
-    TurnAccepted,
-    TurnAdmitted,
-    Usage,
-)
-from engine.core.ids import TOKEN_BYTES, StepNo, count_ids, pack_ids, pages_for
-from engine.core.ownership import PoolKind
+from engine.core.errors import InvariantViolation, require
+from engine.core.events import EventLog, StepAnswered, StepPlanned, TokensSampled, TurnAdmitted, Usage
+from engine.core.ids import TOKEN_BYTES, StepNo, count_ids, unpack_ids
 from engine.core.plan import PlanRow, StepFailure, StepOutcome, StepPlan, StepResult, assert_well_formed
 from engine.core.pools import Pools
 from engine.core.prefix_cache import PrefixCache, Probe
 from engine.core.queues import Queues
-from engine.core.request import Phase, Request
+from engine.core.radix import shared_pages
+from engine.core.request import SETTLING, Lane, Phase, Request
+from engine.core.room import Room
 from engine.core.rows import PageTable
-from engine.core.sessions import SessionController
 from engine.core.stops import finish_reason
-from engine.core.turns import compile_turn
+
+RUNNING = Phase.RUNNING
+"""Looked up once: asking an enum for a member costs as much as a call, and every row of every step asks."""
 
 
 class Scheduler:
-    """First come, first served: older requests get room first, and the newest one is retracted when there is none.
+    """Plans steps and takes their answers.
 
     It knows the prefix cache by its Protocol only: sessions with and without slots are scheduled alike.
     """
@@ -42,7 +36,6 @@ class Scheduler:
         table: PageTable,
         cache: PrefixCache,
         queues: Queues,
-        sessions: SessionController,
         endings: Endings,
         log: EventLog,
     ) -> None:
@@ -51,9 +44,9 @@ class Scheduler:
         self._table = table
         self._cache = cache
         self._queues = queues
-        self._sessions = sessions
         self._endings = endings
         self._log = log
+        self._room = Room(config, pools, table, cache, queues, endings)
         self._in_flight: deque[StepPlan] = deque()
         self._steps = 0
 
@@ -67,187 +60,147 @@ class Scheduler:
         """Plans that are not answered yet, oldest first."""
         return tuple(self._in_flight)
 
-    # Coming in
-
-    def submit(self, command: Submit) -> None:
-        """Accepts a turn into the queue. Raises Refusal, and then nothing has changed."""
-        config = self._config
-        require(command.rid not in self._queues.live, f"rid {command.rid} was minted twice")
-        admission.check_input(config, command)
-        session = self._sessions.find_admissible(command)
-        turn = compile_turn(session, command.parent, command.input_ids)
-        prompt_len = count_ids(turn.ids)
-        max_tokens = admission.accepted_max_tokens(config, prompt_len, turn.base_len, command.max_tokens)
-        admission.check_queue(config, self._queues.num_new_waiting)
-        request = Request(
-            rid=command.rid,
-            turn_id=command.turn_id,
-            session=session,
-            parent=command.parent,
-            namespace=session.namespace if session is not None else command.namespace,
-            ids=bytearray(turn.ids),
-            base_len=turn.base_len,
-            prompt_len=prompt_len,
-            max_tokens=max_tokens,
-            ignore_eos=command.ignore_eos,
-            sampling=command.sampling,
-            arrival=self._queues.next_arrival(),
-            trace_id=command.trace_id,
-        )
-        self._queues.live[request.rid] = request
-        self._queues.wait(request)
-        self._sessions.begin_turn(session, request.turn_id, request.rid)
-        self._log.emit(
-            TurnAccepted(
-                rid=request.rid,
-                turn_id=request.turn_id,
-                session_id=command.session_id,
-                context_len=prompt_len,
-                new_len=prompt_len - turn.base_len,
-                max_tokens=max_tokens,
-                trace_id=command.trace_id,
-            )
-        )
-
     # Planning
 
     def next_plan(self) -> StepPlan | None:
         """The next forward; None when there is nothing to run, or not before a plan in flight is answered."""
         if len(self._in_flight) >= self._config.in_flight_max:
             return None
+        if not self._queues.live:
+            self._room.ratio.reset()
+            return None
+        step = StepNo(self._steps + 1)
+        self._pools.ledger.set_step(step)
         rows: list[PlanRow] = []
         budget = self._plan_running(rows, self._config.step_tokens)
         self._plan_waiting(rows, budget)
         if not rows:
+            self._pools.ledger.set_step(StepNo(self._steps))
             return None
-        self._steps += 1
-        plan = StepPlan(StepNo(self._steps), self._config.page_size, tuple(rows))
+        self._steps = step
+        plan = StepPlan(step, self._config.page_size, tuple(rows))
         assert_well_formed(plan)
-        for row in rows:
-            self._queues.live[row.rid].last_step = plan.step
         self._in_flight.append(plan)
-        self._log.emit(StepPlanned(plan.step, len(rows), plan.num_tokens))
+        self._room.ratio.lower()
+        self._log.emit(StepPlanned(step, len(rows), plan.num_tokens))
         return plan
 
     def _plan_running(self, rows: list[PlanRow], budget: int) -> int:
-        """Rows for those that run, oldest first. Returns the tokens left in the budget."""
-        is_tight = False  # once an older request went without, younger ones take no new pages
+        """Rows for those that run, in order of rank. Returns the tokens left in the budget."""
+        is_tight = False  # once one of lower rank went without, those behind it take no new pages
         running = tuple(self._queues.running)
-        for place, request in enumerate(running, start=1):
-            if request.phase is not Phase.RUNNING:
-                continue  # retracted for an older one a moment ago
+        num_behind = len(running)
+        chunk_tokens = self._config.chunk_tokens
+        for request in running:
+            num_behind -= 1
+            if request.phase is not RUNNING:
+                continue  # retracted for another one a moment ago
+            if request.draft_tokens > 0 and request.in_flight > 0:
+                continue  # its drafts follow from the ids that are on their way
             # Each of those behind keeps a token of the budget: a long prompt must not hold up their decoding.
-            query_len = self._query_len(request, budget - (len(running) - place))
+            own_budget = budget - num_behind
+            query_len = request.next_query_len()
+            if query_len > 1 or own_budget < 1:
+                query_len = min(query_len, chunk_tokens, own_budget)
             if query_len == 0:
                 continue
-            if is_tight and self._missing(request, query_len) > 0:
-                continue
-            if self._grow(request, query_len):
-                rows.append(self._row(request, query_len))
-                budget -= query_len
-            else:
-                is_tight = True
+            missing = self._room.missing(request, query_len)
+            if missing > 0:
+                if is_tight and not request.is_last_attempt:
+                    continue
+                if not self._room.grow(request, missing):
+                    is_tight = True
+                    continue
+            may_guess = request.draft_tokens > 0 and not is_tight
+            drafts = self._find_drafts(request, query_len, own_budget) if may_guess else b""
+            row = self._row(request, query_len, drafts)
+            rows.append(row)
+            budget -= row.query_len
         return budget
 
+    def _find_drafts(self, request: Request, query_len: int, budget: int) -> bytes:
+        """Guesses for a turn that decodes: never more than it may still generate, or than there is spare room for."""
+        if query_len > 1 or request.output_len == 0:
+            return b""
+        left = request.max_tokens - request.output_len - 1
+        most = min(request.draft_tokens, left, budget - 1, self._config.chunk_tokens - 1)
+        drafts = find_drafts(request.ids, most) if most > 0 else b""
+        if not drafts:
+            return b""
+        spare = self._room.grow_spare(request, 1 + count_ids(drafts))
+        return drafts[: (spare - 1) * TOKEN_BYTES]
+
     def _plan_waiting(self, rows: list[PlanRow], budget: int) -> None:
-        """Admits those that wait, in order of arrival, until one does not fit."""
-        for request in tuple(self._queues.waiting):
-            if budget == 0 or len(self._queues.running) >= self._config.running_max:
+        """Admits those that wait, in the order of their lanes, until one does not fit."""
+        skipped = dict.fromkeys(Lane, 0)
+        while budget > 0 and len(self._queues.running) < self._config.running_max:
+            request = self._queues.next_waiting(skipped)
+            if request is None:
                 return
             probe = self._cache.probe(request)
-            if not probe.is_ready:
+            if not probe.is_ready or self._waits_for_prompt(request, probe):
+                skipped[request.lane] += 1
                 continue
-            if not self._fits(request, probe):
+            if not self._room.fits(request, probe):
                 return
             self._admit(request, probe)
-            query_len = self._query_len(request, budget)
-            has_room = self._grow(request, query_len)
+            query_len = min(request.next_query_len(), self._config.chunk_tokens, budget)
+            missing = self._room.missing(request, query_len)
+            has_room = missing <= 0 or self._room.grow(request, missing)
             assert has_room, f"rid {request.rid}: fitted, and then had no room for {query_len} tokens"
             rows.append(self._row(request, query_len))
             budget -= query_len
 
-    def _query_len(self, request: Request, budget: int) -> int:
-        """How many tokens to compute now: what is known, or the one id that a plan in flight will sample."""
-        explicit = request.known_len - request.kv.kv_allocated_len
-        wanted = min(request.to_compute, explicit if explicit > 0 else 1)
-        return min(wanted, self._config.chunk_tokens, budget)
+    def _waits_for_prompt(self, request: Request, probe: Probe) -> bool:
+        """Whether another's prompt, which is being computed now, will spare this one a good part of its own."""
+        if probe.tokens_from_slot > 0:
+            return False
+        page_bytes = self._config.page_size * TOKEN_BYTES
+        for other in self._queues.running:
+            if other.is_prompt_cached or other.namespace != request.namespace:
+                continue
+            if other.ids[:page_bytes] != request.ids[:page_bytes] or not self._cache.shares_prompt(other):
+                continue
+            usable = min(other.prompt_len, request.known_len - 1) * TOKEN_BYTES
+            num_shared = shared_pages(bytes(other.ids[:usable]), bytes(request.ids[:usable]), page_bytes)
+            spared = num_shared * self._config.page_size - probe.tokens_from_tree
+            if spared >= self._config.prefix_wait_tokens:
+                return True
+        return False
 
-    def _row(self, request: Request, query_len: int) -> PlanRow:
-        kv = request.kv
-        assert kv.req_pool_idx is not None, f"rid {request.rid} runs without a row"
+    def _row(self, request: Request, query_len: int, drafts: bytes = b"") -> PlanRow:
+        kv, known_len, num_drafts = request.kv, request.known_len, count_ids(drafts) if drafts else 0
+        req_pool_idx = kv.req_pool_idx
+        assert req_pool_idx is not None, f"rid {request.rid} runs without a row"
         start = kv.kv_allocated_len
         stop = start + query_len
-        uses_sampled = start >= request.known_len
-        samples = stop >= request.known_len
-        kv.kv_allocated_len = stop
+        uses_sampled = start >= known_len
+        samples = stop >= known_len
+        kv.kv_allocated_len = stop + num_drafts
         request.in_flight += 1
+        request.last_step = StepNo(self._steps + 1)
         request.pending_samples += samples
-        return PlanRow(
-            rid=request.rid,
-            epoch=request.epoch,
-            req_pool_idx=kv.req_pool_idx,
-            start_len=start,
-            query_len=query_len,
-            input_ids=b"" if uses_sampled else bytes(request.ids[start * TOKEN_BYTES : stop * TOKEN_BYTES]),
-            uses_sampled=uses_sampled,
-            samples=samples,
-            page_table=self._table.row(kv.req_pool_idx),
-            sampling=request.sampling,
+        self._queues.serve(request, query_len + num_drafts)
+        input_ids = b"" if uses_sampled else bytes(request.ids[start * TOKEN_BYTES : stop * TOKEN_BYTES])
+        return PlanRow(  # by position: names cost half as much again
+            request.rid,
+            request.epoch,
+            req_pool_idx,
+            start,
+            query_len + num_drafts,
+            input_ids + drafts if drafts else input_ids,
+            uses_sampled,
+            samples + num_drafts,
+            self._table.row(req_pool_idx),
+            request.sampling,
         )
-
-    # Room
-
-    def _missing(self, request: Request, query_len: int) -> int:
-        kv, page_size = request.kv, self._config.page_size
-        return pages_for(kv.kv_allocated_len + query_len, page_size) - kv.num_pages(page_size)
-
-    def _grow(self, request: Request, query_len: int) -> bool:
-        """Grants the pages for `query_len` more tokens, retracting younger requests where it must. False: wait."""
-        missing = self._missing(request, query_len)
-        while missing > 0 and not self._cache.make_room(missing, 0):
-            if not self._retract_for(request, missing):
-                return False
-        if missing > 0:
-            granted = self._pools.grant(request.owner, missing)
-            assert granted is not None, f"rid {request.rid}: room for {missing} pages was made but is not there"
-            kv = request.kv
-            assert kv.req_pool_idx is not None, f"rid {request.rid} grows without a row"
-            self._table.write(kv.req_pool_idx, kv.num_pages(self._config.page_size), granted[0])
-            kv.pages.extend(granted[0])
-        return True
-
-    def _retract_for(self, request: Request, missing: int) -> bool:
-        """Retracts the newest request if younger than this. False when what drains will do, or nobody is younger."""
-        if self._queues.is_settling or self._pools.draining:
-            return False
-        victim = self._queues.running[-1]
-        if victim.arrival <= request.arrival:
-            return False
-        self._endings.retract(victim)
-        return True
-
-    def _fits(self, request: Request, probe: Probe) -> bool:
-        """Whether there is room for all tokens that this and the running requests have, and for some to come."""
-        page_size, ratio = self._config.page_size, self._config.new_token_ratio
-        wanted = admission.pages_to_come(request, page_size, ratio, probe.num_pages)
-        for running in self._queues.running:
-            wanted += admission.pages_to_come(running, page_size, ratio, running.kv.num_pages(page_size))
-        room = self._pools.free(PoolKind.FULL) + self._cache.reclaimable_pages - probe.pinned_pages
-        rows = self._pools.free(PoolKind.ROWS) + self._cache.reclaimable_rows
-        return wanted <= room and (probe.has_row or rows > 0)
 
     def _admit(self, request: Request, probe: Probe) -> None:
         """Takes the lease first, then makes room: so making room never takes what the turn came for."""
         self._cache.acquire(request, probe)
         self._queues.run(request)
         request.go(Phase.RUNNING)
-        kv = request.kv
-        if kv.req_pool_idx is None:
-            has_room = self._cache.make_room(0, 1)
-            granted = self._pools.grant(request.owner, 0, rows=1) if has_room else None
-            assert granted is not None, f"rid {request.rid}: admitted without a row to be had"
-            kv.req_pool_idx = granted[1][0]
-            self._table.write(kv.req_pool_idx, 0, kv.all_pages())
+        self._room.take_row(request)
         computed = request.known_len - probe.tokens_from_slot - probe.tokens_from_tree
         if request.usage is None:
             request.usage = Usage(request.prompt_len, probe.tokens_from_slot, probe.tokens_from_tree, computed)
@@ -267,39 +220,61 @@ class Scheduler:
         failure = outcome.reason if isinstance(outcome, StepFailure) else None
         self._log.emit(StepAnswered(plan.step, failure))
         self._pools.answered(plan.step)
+        live = self._queues.live
         for index, row in enumerate(plan.rows):
-            request = self._queues.live[row.rid]
+            request = live[row.rid]
             request.in_flight -= 1
-            if request.phase is Phase.RUNNING:
-                # A retracted request runs again only when all its plans are answered, so none of them is stale here.
-                require(request.epoch == row.epoch, f"rid {row.rid}: epoch {row.epoch} was answered at {request.epoch}")
+            if request.phase is RUNNING:
+                if request.epoch != row.epoch:
+                    # A retracted request runs again only when all its plans are answered, so none is stale here.
+                    raise InvariantViolation(f"rid {row.rid}: epoch {row.epoch} was answered at {request.epoch}")
                 if isinstance(outcome, StepResult):
                     self._take(request, row, outcome.sampled[index], now)
                 else:
                     self._endings.abort(request, AbortReason.FORWARD_FAILED, now, outcome.reason)
-            if request.phase is not Phase.DONE:
+            if request.phase is not RUNNING and request.phase in SETTLING:
                 self._endings.settle(request)
 
-    def _take(self, request: Request, row: PlanRow, sampled: int | None, now: float) -> None:
-        """The row's KV is valid now, and its sampled id is the request's next token."""
-        is_usable = (
-            sampled is None if not row.samples else sampled is not None and 0 <= sampled < self._config.vocab_size
-        )
+    def _take(self, request: Request, row: PlanRow, sampled: tuple[int, ...], now: float) -> None:
+        """The row's KV is valid now, as far as its drafts were right, and what it sampled comes next."""
+        vocab_size, kv = self._config.vocab_size, request.kv
+        num_samples = row.num_samples
+        if num_samples == 1 and len(sampled) == 1:  # each row of a step of decode
+            is_usable = 0 <= sampled[0] < vocab_size
+        else:
+            is_usable = len(sampled) == num_samples and all(0 <= token < vocab_size for token in sampled)
         if not is_usable:
-            detail = f"step yielded {sampled} where {'an id' if row.samples else 'nothing'} was due"
+            num_good = sum(0 <= token < vocab_size for token in sampled)
+            detail = f"step yielded {len(sampled)} ids, {num_good} below {vocab_size}, where {num_samples} were due"
             self._endings.abort(request, AbortReason.FORWARD_FAILED, now, detail)
             return
-        request.kv.kv_committed_len = row.start_len + row.query_len
-        if request.kv.kv_committed_len >= request.prompt_len and not request.is_prompt_cached:
+        token_ids = sampled if num_samples <= 1 else self._accept(request, row, sampled)
+        kv.kv_committed_len = row.start_len + row.query_len - num_samples + len(token_ids)
+        if not request.is_prompt_cached and kv.kv_committed_len >= request.prompt_len:
             request.is_prompt_cached = True
             self._cache.cache_prompt(request)
-        if sampled is None:
+        if num_samples > 1:
+            self._room.shrink(request)
+        if not token_ids:
             return
         request.pending_samples -= 1
-        request.ids += pack_ids((sampled,))
-        self._log.emit(TokensSampled(request.rid, request.output_len - 1, (sampled,)))
-        reason = finish_reason(
-            sampled, request.output_len, request.max_tokens, self._config.eos_ids, request.ignore_eos
-        )
+        output_len = request.known_len - request.prompt_len
+        request.append(token_ids)
+        self._log.emit(TokensSampled(request.rid, output_len, token_ids, num_samples - 1))
+        reason = self._finish_reason(request, token_ids[-1], output_len + len(token_ids))
         if reason is not None:
             self._endings.finish(request, reason)
+
+    def _accept(self, request: Request, row: PlanRow, sampled: tuple[int, ...]) -> tuple[int, ...]:
+        """The leading ids that follow from right inputs: one more than drafts were right, none past the turn's end."""
+        drafts = unpack_ids(row.input_ids)[row.query_len - row.num_samples + 1 :]
+        count = 1
+        for token, draft in zip(sampled, drafts, strict=False):
+            if token != draft or self._finish_reason(request, token, request.output_len + count) is not None:
+                break
+            count += 1
+        return sampled[:count]
+
+    def _finish_reason(self, request: Request, token_id: int, output_len: int) -> FinishReason | None:
+        eos_ids = self._config.eos_ids
+        return finish_reason(token_id, output_len, request.max_tokens, eos_ids, request.ignore_eos)

@@ -8,22 +8,25 @@ from engine.core.events import EventLog, SlotChanged, SlotState
 from engine.core.ids import Rid
 from engine.core.ownership import Move, Owner, OwnerKind, PoolKind
 from engine.core.pools import Pools
-from engine.core.prefix_cache import PrefixCache, Probe, release_row
+from engine.core.prefix_cache import HoldingCache, Probe, release_row
 from engine.core.radix import RadixTree
 from engine.core.request import Holding, Phase, Request
 from engine.core.rows import PageTable
 from engine.core.sessions import Session
 
 SLOT_MOVES: dict[SlotState, tuple[SlotState, ...]] = {
-    SlotState.EMPTY: (SlotState.LENT, SlotState.RELEASED),
-    SlotState.HELD: (SlotState.LENT, SlotState.DEMOTED, SlotState.RELEASED),
-    SlotState.DEMOTED: (SlotState.LENT, SlotState.RELEASED),
+    SlotState.EMPTY: (SlotState.LENT, SlotState.HELD, SlotState.DEMOTED, SlotState.RELEASED),
+    SlotState.HELD: (SlotState.LENT, SlotState.DEMOTED, SlotState.EMPTY, SlotState.RELEASED),
+    SlotState.DEMOTED: (SlotState.LENT, SlotState.EMPTY, SlotState.RELEASED),
     SlotState.LENT: (SlotState.COMMITTING, SlotState.RETURNING),
-    SlotState.COMMITTING: (SlotState.HELD, SlotState.DEMOTED, SlotState.RETURNING),
+    SlotState.COMMITTING: (SlotState.HELD, SlotState.DEMOTED, SlotState.EMPTY, SlotState.RETURNING),
     SlotState.RETURNING: (SlotState.HELD, SlotState.EMPTY, SlotState.DEMOTED, SlotState.COMMITTING),
     SlotState.RELEASED: (),
 }
-"""What a slot's state may become. A turn begins at LENT, from EMPTY and DEMOTED with nothing in the slot's hands."""
+"""What a slot's state may become. A turn begins at LENT, from EMPTY and DEMOTED with nothing in the slot's hands.
+
+A fork begins at EMPTY with a history. A session that is truncated to nothing is EMPTY again.
+"""
 
 FOLLOWS: dict[Phase, SlotState] = {
     Phase.COMMITTING: SlotState.COMMITTING,
@@ -33,6 +36,8 @@ FOLLOWS: dict[Phase, SlotState] = {
 """The state of a lent slot, by what its lessee is going through; other phases leave it as it is."""
 
 IDLE_STATES = (SlotState.EMPTY, SlotState.HELD, SlotState.DEMOTED)
+
+FULL = PoolKind.FULL
 
 
 @dataclass(slots=True, eq=False)
@@ -45,10 +50,10 @@ class SessionSlot:
     kv: Holding = field(default_factory=Holding)
     last_use: int = 0
     is_closing: bool = False
+    owner: Owner = field(init=False)
 
-    @property
-    def owner(self) -> Owner:
-        return Owner(OwnerKind.SESSION, self.session.uid)
+    def __post_init__(self) -> None:
+        self.owner = Owner(OwnerKind.SESSION, self.session.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class SessionAwareCache:
     """
 
     def __init__(
-        self, inner: PrefixCache, page_size: int, pools: Pools, table: PageTable, tree: RadixTree, log: EventLog
+        self, inner: HoldingCache, page_size: int, pools: Pools, table: PageTable, tree: RadixTree, log: EventLog
     ) -> None:
         self._inner = inner
         self._page_size = page_size
@@ -93,7 +98,8 @@ class SessionAwareCache:
 
     def open_session(self, session: Session) -> None:
         if session.streaming:
-            self._slots[session.uid] = SessionSlot(session)
+            slot = self._slots[session.uid] = SessionSlot(session)
+            self._pools.ledger.follow(slot.owner, session.trace_id)
 
     def close_session(self, session: Session) -> None:
         slot = self._slots.get(session.uid)
@@ -107,6 +113,40 @@ class SessionAwareCache:
         slot.kv = Holding()
         self._change(slot, SlotState.RELEASED)
         del self._slots[session.uid]
+        self._pools.ledger.unfollow(slot.owner)
+
+    def fork_session(self, source: Session, fork: Session) -> int:
+        origin = self._slots.get(source.uid)
+        if origin is None:
+            return self._inner.fork_session(source, fork)
+        if origin.state is SlotState.HELD:
+            self._publish(origin)
+        slot = self._slots[fork.uid]
+        if fork.history:
+            slot.kv = self._inner.borrow(fork.namespace, fork.history)
+            self._rest(slot)
+        return slot.kv.kv_committed_len or self._inner.fork_session(source, fork)
+
+    def _publish(self, slot: SessionSlot) -> None:
+        """Puts the slot's full pages where forks can share them. It keeps the right to them, and its tail."""
+        self._leave_idle(slot)
+        session = slot.session
+        self._inner.publish(slot.owner, session.namespace, session.history, slot.kv)
+        self._join_idle(slot)
+
+    def truncate_session(self, session: Session) -> int:
+        slot = self._slots.get(session.uid)
+        if slot is None:
+            return self._inner.truncate_session(session)
+        if slot.state is SlotState.HELD:
+            self._leave_idle(slot)
+            self._inner.cut(slot.owner, slot.kv, session.history_len - 1)
+            self._rest(slot)
+        elif slot.state is SlotState.DEMOTED and not session.history:
+            self._change(slot, SlotState.EMPTY)
+        elif slot.state not in IDLE_STATES:
+            return 0  # on its way back: it is cut when it arrives, and what it then has is not known yet
+        return slot.kv.kv_committed_len or self._inner.truncate_session(session)
 
     def _change(self, slot: SessionSlot, state: SlotState) -> None:
         require(state in SLOT_MOVES[slot.state], f"slot of {slot.session.session_id!r}: {slot.state} → {state}")
@@ -160,9 +200,13 @@ class SessionAwareCache:
         if kv.req_pool_idx is not None:
             self._pools.move(move, PoolKind.ROWS, [kv.req_pool_idx], source, target)
 
-    def cache_prompt(self, request: Request) -> None:
+    def shares_prompt(self, request: Request) -> bool:
         # Only a session's first prompt goes to the tree; what comes after it changes hands by park, lend and return.
-        if self._slot_of(request) is None or request.base_len == 0:
+        is_first = self._slot_of(request) is None or request.base_len == 0
+        return is_first and self._inner.shares_prompt(request)
+
+    def cache_prompt(self, request: Request) -> None:
+        if self.shares_prompt(request):
             self._inner.cache_prompt(request)
 
     def follow(self, request: Request) -> None:
@@ -175,7 +219,7 @@ class SessionAwareCache:
     def commit(self, request: Request) -> None:
         slot = self._lent_slot(request)
         if slot is not None:
-            self._take_back(slot, request, Move.PARK, keep_len=request.known_len - 1, is_fresh=True)
+            self._take_back(slot, request, Move.PARK)
         elif self._slot_of(request) is None:
             self._inner.commit(request)
         # else: cut and committed while it waited, retracted: its KV is back in the slot already
@@ -183,44 +227,41 @@ class SessionAwareCache:
     def roll_back(self, request: Request) -> None:
         slot = self._lent_slot(request)
         if slot is not None:
-            is_retracted = request.phase is Phase.RETRACTING
-            self._take_back(slot, request, Move.RETURN, keep_len=request.base_len - 1, is_fresh=not is_retracted)
+            self._take_back(slot, request, Move.RETURN)
         elif self._slot_of(request) is None:
             self._inner.roll_back(request)
 
-    def _take_back(self, slot: SessionSlot, request: Request, move: Move, keep_len: int, is_fresh: bool) -> None:
-        """Puts the first `keep_len` tokens of a lessee's KV back into its slot and frees what is behind them.
+    def _take_back(self, slot: SessionSlot, request: Request, move: Move) -> None:
+        """Puts a lessee's KV of the session's history back into its slot and frees what is behind that.
 
-        The tree may own more than that, when the lent turn matched another's KV or was cut: then nothing is held, and
-        the next turn is a prefix match.
+        All of the history but its last token: that one is always computed by the next turn. After a commit the history
+        includes the turn, after a roll-back it does not, and a Truncate may have cut it meanwhile.
         """
-        kv = request.kv
-        keep_len = min(keep_len, kv.kv_committed_len)
         slot.lessee = None
-        if keep_len <= 0 or keep_len < kv.cache_protected_len:
-            self._inner.discard(request.owner, kv)
-            request.kv = Holding()
-            self._change(slot, SlotState.DEMOTED if slot.session.history else SlotState.EMPTY)
-        else:
-            reach = kv.own_reach(keep_len, self._page_size)
-            self._pools.free_up(Move.RELEASE, PoolKind.FULL, kv.pages[reach:], request.owner)
-            del kv.pages[reach:]
-            kv.kv_committed_len = kv.kv_allocated_len = keep_len
-            self._hand_over(move, kv, request.owner, slot.owner)
-            slot.kv, request.kv = kv, Holding()
-            self._change(slot, SlotState.HELD)
-            self._join_idle(slot, is_fresh)
+        self._inner.cut(request.owner, request.kv, slot.session.history_len - 1)
+        self._hand_over(move, request.kv, request.owner, slot.owner)
+        slot.kv, request.kv = request.kv, Holding()
+        self._rest(slot, is_first_in_line=request.phase is Phase.RETRACTING)
         if slot.is_closing:
             self.close_session(slot.session)
 
+    def _rest(self, slot: SessionSlot, *, is_first_in_line: bool = False) -> None:
+        """A slot without a lessee settles in the state that fits what it has."""
+        if slot.kv.kv_committed_len > 0:
+            if slot.state is not SlotState.HELD:
+                self._change(slot, SlotState.HELD)
+            self._join_idle(slot, is_first_in_line=is_first_in_line)
+        else:
+            self._change(slot, SlotState.DEMOTED if slot.session.history else SlotState.EMPTY)
+
     # Idle slots, least recently used first
 
-    def _join_idle(self, slot: SessionSlot, is_fresh: bool) -> None:
-        slot.last_use = self._tree.next_use() if is_fresh else 0
+    def _join_idle(self, slot: SessionSlot, *, is_first_in_line: bool = False) -> None:
+        slot.last_use = 0 if is_first_in_line else self._tree.next_use()
         orders = [self._idle] if slot.kv.req_pool_idx is None else [self._idle, self._idle_rows]
         for order in orders:
             order[slot.session.uid] = slot
-            order.move_to_end(slot.session.uid, last=is_fresh)
+            order.move_to_end(slot.session.uid, last=not is_first_in_line)
         self._idle_pages += len(slot.kv.pages)
         if slot.kv.lock is not None:
             self._tree.set_idle(slot.kv.lock, True)
@@ -251,6 +292,8 @@ class SessionAwareCache:
         return self._inner.reclaimable_rows + len(self._idle_rows)
 
     def make_room(self, pages: int, rows: int) -> bool:
+        if rows == 0 and pages <= self._pools.free(FULL):
+            return True  # as for almost every page of a turn that decodes
         if pages > self._pools.free(PoolKind.FULL) + self.reclaimable_pages:
             return False
         if rows > self._pools.free(PoolKind.ROWS) + self.reclaimable_rows:
@@ -270,11 +313,3 @@ class SessionAwareCache:
         else:
             assert slot is not None, f"{missing} pages are missing though {self.reclaimable_pages} count as reclaimable"
             self._demote(slot)
-
-    # What slots have no part in
-
-    def absorb(self, move: Move, owner: Owner, namespace: str, ids: bytes, kv: Holding, last_use: int) -> None:
-        self._inner.absorb(move, owner, namespace, ids, kv, last_use)
-
-    def discard(self, owner: Owner, kv: Holding) -> None:
-        self._inner.discard(owner, kv)

@@ -1,43 +1,24 @@
-"""`SessionController`: open sessions, the tree of their finished turns, the right to run a turn, idle expiry."""
+"""`SessionController`: open sessions, their histories, the right to run a turn, limits, idle expiry."""
 
 import heapq
 from dataclasses import dataclass, field
 
-from engine.core.commands import AbortReason, Open, Submit
+from engine.core.commands import AbortReason, Fork, Open, Submit, Truncate
 from engine.core.config import CoreConfig
 from engine.core.errors import Refusal, RefusalReason, require
-from engine.core.events import EventLog, SessionOpened
-from engine.core.ids import TOKEN_BYTES, Rid, SessionId, TurnId, count_ids
+from engine.core.events import EventLog, SessionOpened, TurnsForgotten
+from engine.core.ids import Rid, SessionId, TurnId, count_ids, slice_ids
+from engine.core.priorities import check_priority
+from engine.core.turn_tree import LiveTurn, TurnNode, cut_nodes, longest, path_nodes
 
 HEAP_SLACK = 64
-
-
-@dataclass(frozen=True, slots=True)
-class TurnNode:
-    """A finished turn of an ordinary session: its own ids, input and output, behind those of its parent's path.
-
-    A streaming session is one line: its ids are in `Session.history`, its nodes only remember the names.
-    """
-
-    turn_id: TurnId
-    parent: "TurnNode | None"
-    own_ids: bytes
-
-    def path_ids(self) -> bytes:
-        """All ids from the root to this turn's end: O(length)."""
-        runs: list[bytes] = []
-        node: TurnNode | None = self
-        while node is not None:
-            runs.append(node.own_ids)
-            node = node.parent
-        return b"".join(reversed(runs))
 
 
 @dataclass(slots=True, eq=False)
 class Session:
     """A conversation. A streaming one is a single line of ids; an ordinary one a tree of turns.
 
-    `live` is the lease: turn ids that may run or wait, each with its rid. Only the end of that very turn clears it.
+    `live` is the lease: turns that may run or wait. Only the end of that very turn clears it.
     """
 
     session_id: SessionId
@@ -46,16 +27,41 @@ class Session:
     streaming: bool
     idle_timeout_s: float
     namespace: str
+    priority: int
     trace_id: str
     idle_since: float
     history: bytes = b""
+    """Streaming: all ids."""
+    ends: dict[TurnId, int] = field(default_factory=dict)
+    """Streaming: finished turns by name, each with the history's length at its end; the oldest may be forgotten."""
     nodes: dict[TurnId, TurnNode] = field(default_factory=dict)
-    live: dict[TurnId, Rid] = field(default_factory=dict)
+    """Ordinary: finished turns, parents before their children."""
+    live: dict[TurnId, LiveTurn] = field(default_factory=dict)
     closing: AbortReason | None = None
 
     @property
     def history_len(self) -> int:
+        """Tokens of a streaming session; 0 for an ordinary one."""
         return count_ids(self.history)
+
+    @property
+    def longest_path(self) -> bytes:
+        """The ids of a streaming session, or of an ordinary one's longest path: O(nodes + length)."""
+        node = longest(self.nodes.values())
+        return self.history if node is None else node.path_ids()
+
+    @property
+    def last_turn(self) -> TurnId | None:
+        """Of a streaming session."""
+        return next(reversed(self.ends)) if self.ends else None
+
+    @property
+    def stored_len(self) -> int:
+        """Tokens kept on the host for it: O(nodes)."""
+        return self.history_len + sum(count_ids(node.own_ids) for node in self.nodes.values())
+
+    def has_turn(self, turn_id: TurnId) -> bool:
+        return turn_id in self.live or turn_id in self.nodes or turn_id in self.ends
 
 
 class SessionController:
@@ -67,34 +73,114 @@ class SessionController:
         self._sessions: dict[SessionId, Session] = {}
         self._opened = 0
         self._expiries: list[tuple[float, int, SessionId]] = []
-        self._stateless: dict[TurnId, Rid] = {}
+        self._stateless: dict[TurnId, LiveTurn] = {}
+        self._stored_tokens = 0
+
+    @property
+    def stored_tokens(self) -> int:
+        """Tokens of all histories: the counter. For the limit and for checks."""
+        return self._stored_tokens
 
     def all(self) -> tuple[Session, ...]:
         """Open sessions, in the order in which they were opened."""
         return tuple(self._sessions.values())
 
+    # Opening
+
     def open(self, command: Open, now: float) -> Session:
-        """Refused: SESSION_EXISTS, SESSION_LIMIT, STREAMING_DISABLED, IDLE_TIMEOUT_INVALID."""
-        name = command.session_id
+        """Refused: SESSION_EXISTS, SESSION_LIMIT, STREAMING_DISABLED, IDLE_TIMEOUT_INVALID, PRIORITY_INVALID."""
         timeout_s = self._config.idle_timeout_s if command.idle_timeout_s is None else command.idle_timeout_s
-        if name in self._sessions:
-            raise Refusal(
-                RefusalReason.SESSION_EXISTS, f"session {name!r} is open already", field="session_id", value=name
-            )
-        if len(self._sessions) >= self._config.sessions_max:
-            limit = self._config.sessions_max
-            raise Refusal(RefusalReason.SESSION_LIMIT, f"{limit} sessions are open, the most allowed", limit=limit)
+        self._check_name(command.session_id, "session_id")
         if command.streaming and not self._config.streaming_sessions:
             raise Refusal(RefusalReason.STREAMING_DISABLED, "this server runs without streaming sessions")
         if not 0 < timeout_s < float("inf"):
             message = f"idle_timeout_s must be above 0 and finite, not {timeout_s}"
             raise Refusal(RefusalReason.IDLE_TIMEOUT_INVALID, message, field="idle_timeout_s", value=str(timeout_s))
-        self._opened += 1
-        session = Session(name, self._opened, command.streaming, timeout_s, command.namespace, command.trace_id, now)
-        self._sessions[name] = session
+        check_priority(command.priority)
+        return self._begin(
+            Session(
+                session_id=command.session_id,
+                uid=self._opened + 1,
+                streaming=command.streaming,
+                idle_timeout_s=timeout_s,
+                namespace=command.namespace,
+                priority=command.priority,
+                trace_id=command.trace_id,
+                idle_since=now,
+            )
+        )
+
+    def _check_name(self, name: SessionId, field_name: str) -> None:
+        if name in self._sessions:
+            message = f"session {name!r} is open already"
+            raise Refusal(RefusalReason.SESSION_EXISTS, message, field=field_name, value=name)
+        if len(self._sessions) >= self._config.sessions_max:
+            limit = self._config.sessions_max
+            raise Refusal(RefusalReason.SESSION_LIMIT, f"{limit} sessions are open, the most allowed", limit=limit)
+
+    def _begin(self, session: Session) -> Session:
+        self._opened = session.uid
+        self._sessions[session.session_id] = session
+        self._stored_tokens += session.stored_len
         self._watch(session)
-        self._log.emit(SessionOpened(name, command.streaming, command.trace_id, session.uid))
+        self._log.emit(SessionOpened(session.session_id, session.streaming, session.trace_id, session.uid))
         return session
+
+    # Forking and truncating
+
+    def fork(self, command: Fork, cut_len: int, now: float) -> Session:
+        """Opens a session with the first `cut_len` tokens of another, or of its path to `at_turn`.
+
+        Refused: SESSION_EXISTS, SESSION_LIMIT, HISTORY_LIMIT. The source and the point were found before.
+        """
+        source = self._sessions[command.session_id]
+        self._check_name(command.new_session_id, "new_session_id")
+        at = source.nodes[command.at_turn] if command.at_turn is not None and not source.streaming else None
+        session = Session(
+            session_id=command.new_session_id,
+            uid=self._opened + 1,
+            streaming=source.streaming,
+            idle_timeout_s=source.idle_timeout_s,
+            namespace=source.namespace,
+            priority=source.priority,
+            trace_id=command.trace_id,
+            idle_since=now,
+            history=slice_ids(source.history, 0, cut_len),
+            ends={name: end for name, end in source.ends.items() if end <= cut_len},
+            nodes=cut_nodes(source.nodes if at is None else path_nodes(at), cut_len),
+        )
+        self._check_stored(session.stored_len)
+        return self._begin(session)
+
+    def truncate(self, command: Truncate) -> Session:
+        """Cuts an idle session's histories to `length`. Refused: SESSION_UNKNOWN, SESSION_BUSY, LENGTH_INVALID."""
+        session = self.find(command.session_id)
+        if session.live:
+            raise self._busy(session)
+        length = command.length
+        check_length(length, len_of(session), "length")
+        self._stored_tokens -= session.stored_len
+        left = cut_nodes(session.nodes, length)
+        forgotten = [name for name, node in session.nodes.items() if name not in left or node.path_len > length]
+        forgotten += [name for name, end in session.ends.items() if end > length]
+        session.nodes = left
+        session.ends = {name: end for name, end in session.ends.items() if end <= length}
+        session.history = slice_ids(session.history, 0, length)
+        self._stored_tokens += session.stored_len
+        self._tell_forgotten(session, forgotten)
+        return session
+
+    def forget(self, session: Session, names: tuple[TurnId, ...]) -> None:
+        """Takes finished turns of an ordinary session, with all below them, off its tree."""
+        for name in names:
+            self._stored_tokens -= count_ids(session.nodes.pop(name).own_ids)
+        self._tell_forgotten(session, list(names))
+
+    def _tell_forgotten(self, session: Session, names: list[TurnId]) -> None:
+        if names:
+            self._log.emit(TurnsForgotten(session.session_id, tuple(names)))
+
+    # Finding
 
     def find(self, session_id: SessionId) -> Session:
         """Refused: SESSION_UNKNOWN, also for a session that is closing."""
@@ -110,64 +196,80 @@ class SessionController:
     def find_admissible(self, command: Submit) -> Session | None:
         """The session that may take this turn now; None for a stateless one.
 
-        Refused: SESSION_UNKNOWN, SESSION_BUSY, SESSION_TURNS_LIMIT, TURN_EXISTS, PARENT_WITHOUT_SESSION.
+        Refused: SESSION_UNKNOWN, SESSION_BUSY, TURN_EXISTS, HISTORY_LIMIT.
         """
+        turn = command.turn_id
         if command.session_id is None:
-            if command.parent is not None:
-                raise Refusal(RefusalReason.PARENT_WITHOUT_SESSION, "a parent needs a session", field="parent_turn_id")
-            if command.turn_id in self._stateless:
-                message = f"a turn {command.turn_id!r} without a session runs already"
-                raise Refusal(RefusalReason.TURN_EXISTS, message, field="turn_id", value=command.turn_id)
+            if turn in self._stateless:
+                message = f"a turn {turn!r} without a session runs already"
+                raise Refusal(RefusalReason.TURN_EXISTS, message, field="turn_id", value=turn)
             return None
         session = self.find(command.session_id)
-        name, turn = session.session_id, command.turn_id
-        if turn in session.live or turn in session.nodes:
-            message = f"session {name!r} has a turn {turn!r} already"
+        if session.has_turn(turn):
+            message = f"session {session.session_id!r} has a turn {turn!r} already"
             raise Refusal(RefusalReason.TURN_EXISTS, message, field="turn_id", value=turn)
         if session.streaming and session.live:
-            running = next(iter(session.live))
-            message = f"session {name!r} is busy with turn {running!r}; wait for its end or abort it"
-            raise Refusal(RefusalReason.SESSION_BUSY, message, field="session_id", value=running, limit=1)
-        self._check_room(session)
+            raise self._busy(session)
+        self._check_stored(0)
         return session
 
-    def _check_room(self, session: Session) -> None:
-        turns, nodes = self._config.session_turns_max, self._config.session_nodes_max
-        if len(session.live) >= turns:
-            message = f"session {session.session_id!r} runs {len(session.live)} turns, the most allowed is {turns}"
-            raise Refusal(RefusalReason.SESSION_TURNS_LIMIT, message, value=len(session.live), limit=turns)
-        if len(session.nodes) + len(session.live) >= nodes and not session.streaming:
+    def _busy(self, session: Session) -> Refusal:
+        running = next(iter(session.live))
+        message = f"session {session.session_id!r} is busy with turn {running!r}; wait for its end or abort it"
+        return Refusal(RefusalReason.SESSION_BUSY, message, field="session_id", value=running, limit=1)
+
+    def check_room(self, session: Session, num_aborted: int, num_forgotten: int) -> None:
+        """Whether one more turn is allowed once these are gone. Refused: SESSION_TURNS_LIMIT."""
+        turns, nodes_max = self._config.session_turns_max, self._config.session_nodes_max
+        name, num_live = session.session_id, len(session.live) - num_aborted
+        num_nodes = len(session.nodes) - num_forgotten
+        if num_live >= turns:
+            message = f"session {name!r} runs {num_live} turns, the most allowed is {turns}"
+            raise Refusal(RefusalReason.SESSION_TURNS_LIMIT, message, value=num_live, limit=turns)
+        if num_nodes + num_live >= nodes_max and not session.streaming:
+            message = f"session {name!r} remembers {num_nodes} turns, the most allowed is {nodes_max}"
+            raise Refusal(RefusalReason.SESSION_TURNS_LIMIT, message, value=num_nodes, limit=nodes_max)
+
+    def _check_stored(self, added: int) -> None:
+        limit = self._config.history_tokens_max
+        if self._stored_tokens + added > limit or self._stored_tokens >= limit:
             message = (
-                f"session {session.session_id!r} remembers {len(session.nodes)} turns, the most allowed is {nodes}"
+                f"the histories of all sessions have {self._stored_tokens} tokens, {added} more would be over the "
+                f"limit of {limit}; close sessions that are not needed"
             )
-            raise Refusal(RefusalReason.SESSION_TURNS_LIMIT, message, value=len(session.nodes), limit=nodes)
+            raise Refusal(RefusalReason.HISTORY_LIMIT, message, value=self._stored_tokens, limit=limit)
 
     # The life of a turn
 
-    def live_of(self, session: Session | None) -> dict[TurnId, Rid]:
+    def live_of(self, session: Session | None) -> dict[TurnId, LiveTurn]:
         """The turns that run or wait in a session; with None those without one."""
         return self._stateless if session is None else session.live
 
-    def begin_turn(self, session: Session | None, turn_id: TurnId, rid: Rid) -> None:
+    def begin_turn(self, session: Session | None, turn_id: TurnId, live_turn: LiveTurn) -> None:
         live = self.live_of(session)
         require(turn_id not in live, f"turn {turn_id!r} runs already")
-        live[turn_id] = rid
+        live[turn_id] = live_turn
 
-    def commit_turn(self, session: Session, turn_id: TurnId, parent: TurnId | None, base_len: int, ids: bytes) -> None:
-        """A turn is part of the session from here on. `ids` are all of its path, the first `base_len` its parent's."""
-        if not session.streaming:
-            node = session.nodes[parent] if parent is not None else None
-            session.nodes[turn_id] = TurnNode(turn_id, node, ids[base_len * TOKEN_BYTES :])
+    def commit_turn(self, session: Session, turn_id: TurnId, ids: bytes) -> None:
+        """A live turn is part of the session from here on. `ids` are all of its path."""
+        live = session.live[turn_id]
+        if session.streaming:
+            self._stored_tokens += count_ids(ids) - session.history_len
+            session.history = ids
+            session.ends[turn_id] = count_ids(ids)
+            if len(session.ends) > self._config.session_nodes_max:
+                del session.ends[next(iter(session.ends))]
             return
-        session.history = ids
-        session.nodes[turn_id] = TurnNode(turn_id, None, b"")
-        if len(session.nodes) > self._config.session_nodes_max:
-            del session.nodes[next(iter(session.nodes))]
+        place = live.place
+        parent = session.nodes[place.parent] if place.parent is not None else None
+        own_ids = slice_ids(ids, place.parent_len, count_ids(ids))
+        self._stored_tokens += count_ids(own_ids)
+        session.nodes[turn_id] = TurnNode(turn_id, parent, place.parent_len, count_ids(live.prompt), own_ids)
 
     def end_turn(self, session: Session | None, turn_id: TurnId, rid: Rid, now: float) -> None:
         """Gives the right to run back, by whoever holds it only."""
         live = self.live_of(session)
-        require(live.get(turn_id) == rid, f"turn {turn_id!r} is not rid {rid}'s to end")
+        require(turn_id in live and live[turn_id].rid == rid, f"turn {turn_id!r} is not rid {rid}'s to end")
         del live[turn_id]
         if session is not None:
             session.idle_since = now
@@ -196,4 +298,17 @@ class SessionController:
 
     def remove(self, session: Session) -> None:
         assert not session.live, f"session {session.session_id!r} still runs {list(session.live)}"
+        self._stored_tokens -= session.stored_len
         del self._sessions[session.session_id]
+
+
+def len_of(session: Session) -> int:
+    """Tokens of a streaming session, or of an ordinary one's longest path: O(nodes)."""
+    return max((node.path_len for node in session.nodes.values()), default=session.history_len)
+
+
+def check_length(length: int, limit: int, field_name: str) -> None:
+    """Refused: LENGTH_INVALID."""
+    if not 0 <= length <= limit:
+        message = f"{field_name} must be from 0 to {limit}, the length of the session there, not {length}"
+        raise Refusal(RefusalReason.LENGTH_INVALID, message, field=field_name, value=length, limit=limit)

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from engine.core.events import SlotState
-from engine.core.ids import Rid, SessionId, TurnId
+from engine.core.ids import Rid, SessionId, StepNo, TurnId
 from engine.core.ownership import PoolKind
+from engine.core.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class PoolBooks:
     session_held: int
     uncached: int
     draining: int
-    """Part of uncached: given up, waiting for a plan in flight."""
+    """Given up, but with their last owner until a plan in flight is answered: part of the terms above."""
     quarantined: int
 
     @property
@@ -57,6 +58,35 @@ class SessionState:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRowState:
+    """One turn's share of a plan in flight: it computes positions [start_len, start_len + query_len)."""
+
+    rid: Rid
+    epoch: int
+    req_pool_idx: int
+    start_len: int
+    query_len: int
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanState:
+    """A plan that is not answered yet."""
+
+    step: StepNo
+    rows: tuple[PlanRowState, ...]
+
+
+def describe_plan(plan: StepPlan) -> PlanState:
+    """A plan without its ids."""
+    rows = tuple(
+        PlanRowState(row.rid, row.epoch, row.req_pool_idx, row.start_len, row.query_len, row.num_samples)
+        for row in plan.rows
+    )
+    return PlanState(plan.step, rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything an operator may look at, at one instant."""
 
@@ -67,3 +97,5 @@ class Snapshot:
     steps: int
     in_flight: int
     checks_run: int
+    plans: tuple[PlanState, ...] = ()
+    """Those in flight, oldest first."""

@@ -40,7 +40,7 @@ class Draws:
     places: Int64Array
     """Their places among the samples, in rising order."""
     positions: Int64Array
-    """The position of the token to be chosen: one behind the row's last."""
+    """The position of the token to be chosen: one behind the query token that yields it."""
     seeds: Int64Array
     temperatures: Float64Array
     """Above 0."""
@@ -69,12 +69,12 @@ class Batch:
     """[num_rows] tokens in each row's last page once this step has written, from 1 to `page_size`."""
     kv_write_idx: Int64Array
     """[num_tokens] where each token's KV goes: page · page_size + offset."""
+    sample_indptr: Int32Array
+    """[num_rows + 1] offsets of each row's samples: none, one, or one and one more for each draft."""
     sample_idx: Int64Array
-    """[num_samples] the tokens whose logits are wanted."""
+    """[num_samples] the tokens whose logits are wanted: the last ones of each row that samples."""
     sample_rows: Int64Array
     """[num_samples] their req_pool_idx."""
-    sample_plan_rows: Int64Array
-    """[num_samples] their places in the plan."""
     draws: Draws
     """How tokens are chosen for those samples that are not greedy."""
     pending_idx: Int64Array
@@ -107,13 +107,16 @@ def build_batch(plan: StepPlan, pool: PoolGeometry) -> Batch:
     query_lens = np.array([row.query_len for row in rows], np.int64)
     end_lens = np.array([row.start_len + row.query_len for row in rows], np.int64)
     qo_indptr = _offsets(query_lens)
-    kv_indptr = _offsets(np.array([len(table) for table in tables], np.int64))
+    kv_indptr = _offsets(-(-end_lens // pool.page_size))
     kv_indices = np.concatenate(tables)
     row_of_token = np.repeat(np.arange(len(rows)), query_lens)
     positions = np.arange(plan.num_tokens) + (end_lens - qo_indptr[1:])[row_of_token]
     written_pages = kv_indices[kv_indptr[:-1][row_of_token] + positions // pool.page_size].astype(np.int64)
-    samples = np.array([place for place, row in enumerate(rows) if row.samples], np.int64)
-    pending = np.array([place for place, row in enumerate(rows) if row.uses_sampled], np.int64)
+    num_samples = np.array([row.num_samples for row in rows], np.int64)
+    sample_indptr = _offsets(num_samples)
+    row_of_sample = np.repeat(np.arange(len(rows)), num_samples)
+    sample_idx = np.arange(len(row_of_sample)) + (qo_indptr[1:] - sample_indptr[1:])[row_of_sample]
+    pending = np.flatnonzero([row.uses_sampled for row in rows])
     row_ids = np.array([row.req_pool_idx for row in rows], np.int64)
     batch = Batch(
         step=plan.step,
@@ -125,10 +128,10 @@ def build_batch(plan: StepPlan, pool: PoolGeometry) -> Batch:
         kv_indices=kv_indices,
         last_page_len=((end_lens - 1) % pool.page_size + 1).astype(np.int32),
         kv_write_idx=written_pages * pool.page_size + positions % pool.page_size,
-        sample_idx=qo_indptr[1:][samples].astype(np.int64) - 1,
-        sample_rows=row_ids[samples],
-        sample_plan_rows=samples,
-        draws=_draws(rows, samples),
+        sample_indptr=sample_indptr,
+        sample_idx=sample_idx,
+        sample_rows=row_ids[row_of_sample],
+        draws=_draws(rows, row_of_sample, positions[sample_idx] + 1),
         pending_idx=qo_indptr[:-1][pending].astype(np.int64),
         pending_rows=row_ids[pending],
         copies=plan.copies,
@@ -150,16 +153,22 @@ def _input_ids(plan: StepPlan) -> Int64Array:
     return np.frombuffer(packed, np.int32).astype(np.int64)
 
 
-def _draws(rows: tuple[PlanRow, ...], samples: Int64Array) -> Draws:
-    sampled = [(place, rows[row]) for place, row in enumerate(samples)]
-    drawn = [(place, row, row.sampling) for place, row in sampled if not row.sampling.is_greedy]
+def _draws(rows: tuple[PlanRow, ...], row_of_sample: Int64Array, sample_positions: Int64Array) -> Draws:
+    """Those of all samples, told by their row and the position of the token to be chosen, that are not greedy."""
+    drawn_rows = [place for place, row in enumerate(rows) if not row.sampling.is_greedy]
+    samplings = [rows[place].sampling for place in drawn_rows]
+    sampling_of_row = np.full(len(rows), -1)
+    sampling_of_row[drawn_rows] = np.arange(len(drawn_rows))
+    sampling_of_sample = sampling_of_row[row_of_sample]
+    places = np.flatnonzero(sampling_of_sample >= 0)
+    sampling_of_draw = sampling_of_sample[places]
     return Draws(
-        places=np.array([place for place, _, _ in drawn], np.int64),
-        positions=np.array([row.start_len + row.query_len for _, row, _ in drawn], np.int64),
-        seeds=np.array([sampling.seed for _, _, sampling in drawn], np.int64),
-        temperatures=np.array([sampling.temperature for _, _, sampling in drawn], np.float64),
-        top_ks=np.array([sampling.top_k for _, _, sampling in drawn], np.int64),
-        top_ps=np.array([sampling.top_p for _, _, sampling in drawn], np.float64),
+        places=places,
+        positions=sample_positions[places],
+        seeds=np.array([sampling.seed for sampling in samplings], np.int64)[sampling_of_draw],
+        temperatures=np.array([sampling.temperature for sampling in samplings], np.float64)[sampling_of_draw],
+        top_ks=np.array([sampling.top_k for sampling in samplings], np.int64)[sampling_of_draw],
+        top_ps=np.array([sampling.top_p for sampling in samplings], np.float64)[sampling_of_draw],
     )
 
 

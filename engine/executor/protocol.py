@@ -34,7 +34,10 @@ class Executor(Protocol):
     - Futures resolve in submission order, on the event loop that called `submit`, with a `StepResult`, or with a
       `StepFailure` when the forward raised. They carry an exception only when the executor itself is lost.
     - A row with `uses_sampled` takes the id sampled for its `req_pool_idx` by the newest earlier plan that sampled
-      there.
+      there, the last one where that plan sampled several.
+    - A row answers with one id for each of its last `num_samples` query tokens, chosen from the logits behind that
+      token: each is what the row would have sampled had it ended there. KV is written for drafts too; where one was
+      wrong, a later row that starts at its position writes over it, and nothing of it is left.
     - A row samples as its `Sampling` says; greedy takes the lowest id of equals, and the same seed at the same position
       draws the same randomness whatever the batch.
     """

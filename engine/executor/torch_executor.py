@@ -1,6 +1,7 @@
 """The executor on a CPU: plans go to one thread through a queue, answers come back to the event loop in order."""
 
 import asyncio
+import itertools
 import queue
 import threading
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ MAX_IN_FLIGHT = 2
 @dataclass(frozen=True, slots=True)
 class _Job:
     batch: Batch
-    num_plan_rows: int
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[StepOutcome]
 
@@ -35,7 +35,7 @@ class TorchExecutor:
         config, pool = runner.config, runner.pool
         self._runner = runner
         self._sampled: dict[int, int] = {}
-        """req_pool_idx → id that the newest plan sampled there. Touched by the executor's thread only."""
+        """req_pool_idx → id that was last sampled there. Touched by the executor's thread only."""
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._is_closed = False
         self._capabilities = Capabilities(
@@ -65,7 +65,7 @@ class TorchExecutor:
             raise RuntimeError(f"step {plan.step} submitted to a closed executor")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[StepOutcome] = loop.create_future()
-        self._jobs.put(_Job(build_batch(plan, self._runner.pool), len(plan.rows), loop, answer))
+        self._jobs.put(_Job(build_batch(plan, self._runner.pool), loop, answer))
         return answer
 
     def close(self) -> None:
@@ -97,11 +97,10 @@ class TorchExecutor:
                 raise ForwardError(f"row {row}: its input was never sampled")
             batch.token_ids[token] = sampled_id
         chosen = choose_tokens(self._runner.forward(batch, batch.sample_idx), batch.draws).tolist()
-        sampled: list[int | None] = [None] * job.num_plan_rows
-        for place, row, token_id in zip(batch.sample_plan_rows, batch.sample_rows, chosen, strict=True):
-            self._sampled[int(row)] = token_id
-            sampled[place] = token_id
-        return StepResult(batch.step, tuple(sampled))
+        # A row's samples come in order of position, so its last one stays.
+        self._sampled.update(zip(batch.sample_rows.tolist(), chosen, strict=True))
+        edges = itertools.pairwise(batch.sample_indptr.tolist())
+        return StepResult(batch.step, tuple(tuple(chosen[start:stop]) for start, stop in edges))
 
 
 def _answer(job: _Job, outcome: StepOutcome) -> None:

@@ -7,20 +7,34 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict
 
-from engine.core.commands import AbortReason, Close, Open, Submit
+from engine.core.commands import AbortReason, Close, Fork, Lengths, Open, Submit, Truncate
 from engine.core.core import Core
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.events import EventSink
+from engine.core.faults import Fault
+from engine.core.findings import CheckLevel, Report
 from engine.core.ids import Rid, SessionId, TurnId, count_ids, pack_ids, slice_ids, unpack_ids
-from engine.core.invariants import CheckLevel, Report
+from engine.core.ownership import PoolKind
+from engine.core.provenance import UnitHistory
 from engine.core.snapshot import Snapshot
+from engine.core.turns import Point
 from engine.executor.protocol import Capabilities, Executor
 from engine.runtime.clock import Clock, MonotonicClock
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.detokenizer import TokenBytes
-from engine.runtime.handle import EngineClosed, EngineFailed, Finished, StreamReason, StreamRefusal, TurnRequest
-from engine.runtime.inbox import Inbox
+from engine.runtime.handle import (
+    DEFAULT_OPTIONS,
+    EngineClosed,
+    EngineFailed,
+    Finished,
+    StreamReason,
+    StreamRefusal,
+    TurnOptions,
+    TurnRequest,
+)
+from engine.runtime.inbox import Answer, Inbox
 from engine.runtime.lifecycle import EngineState, Lifecycle
 from engine.runtime.loop import EngineLoop
 from engine.runtime.output import TurnOutput, digest_ids
@@ -36,8 +50,8 @@ _ACCEPTING = (EngineState.WARMING, EngineState.SERVING)
 class LocalEngine:
     """Implements `EngineHandle`. Start it once, stop it once; in between any task of its event loop may call it.
 
-    The core is changed by the loop's task alone. What only reads it (`history`, `snapshot`) is called at once: between
-    two awaits of the loop the core is always whole.
+    The core is changed by the loop's task alone. What only reads it (`find_base`, `snapshot`) is called at once:
+    between two awaits of the loop the core is always whole.
     """
 
     def __init__(
@@ -142,28 +156,49 @@ class LocalEngine:
             closer.shutdown(wait=False)
 
     async def open_session(
-        self, session_id: SessionId, *, streaming: bool, idle_timeout_s: float | None = None
+        self,
+        session_id: SessionId,
+        *,
+        streaming: bool,
+        idle_timeout_s: float | None = None,
+        priority: int = 0,
+        trace_id: str = "",
     ) -> None:
+        request = Open(session_id, streaming, idle_timeout_s, priority=priority, trace_id=trace_id)
+        await self._open(request, session_id)
+
+    async def fork_session(self, request: Fork) -> Lengths:
+        lengths = await self._open(request, request.new_session_id)
+        assert isinstance(lengths, Lengths), "the core answers a Fork with its lengths"
+        return lengths
+
+    async def _open(self, request: Open | Fork, session_id: SessionId) -> Answer:
+        """Has a session opened; undoes it when the caller is cancelled meanwhile."""
         self._require_accepting()
-        # A task of its own, for it goes on when the caller is cancelled: the session may be opened all the same.
-        opening = asyncio.create_task(self._inbox.send(Open(session_id, streaming, idle_timeout_s)), name="open")
+        opening = asyncio.create_task(self._inbox.send(request), name="open-session")
         try:
-            await asyncio.shield(opening)
+            return await asyncio.shield(opening)
         except asyncio.CancelledError:
             undoing = asyncio.create_task(self._undo_open(opening, session_id), name="undo-open")
             self._undoing.add(undoing)
             undoing.add_done_callback(self._undoing.discard)
             raise
 
-    async def _undo_open(self, opening: asyncio.Task[None], session_id: SessionId) -> None:
+    async def _undo_open(self, opening: asyncio.Task[Answer], session_id: SessionId) -> None:
         """Nobody was told of the session: closes it, unless it is another one's, which is why it was not opened."""
         with suppress(Refusal, EngineClosed):
             await opening
             await self._inbox.send(Close(session_id))
 
-    async def close_session(self, session_id: SessionId) -> None:
+    async def truncate_session(self, session_id: SessionId, length: int) -> Lengths:
+        self._require_accepting()
+        lengths = await self._inbox.send(Truncate(session_id, length))
+        assert isinstance(lengths, Lengths), "the core answers a Truncate with its lengths"
+        return lengths
+
+    async def close_session(self, session_id: SessionId, *, drain: bool = False) -> None:
         turns = self._turns.find_of_session(session_id)
-        await self._inbox.send(Close(session_id))
+        await self._inbox.send(Close(session_id, drain))
         await self._turns.wait_ended(turns)
 
     async def submit(self, turn: TurnRequest) -> LiveStream:
@@ -183,7 +218,7 @@ class LocalEngine:
             # Before it is accepted: whoever asked may be gone by then, and the deadline holds all the same.
             self._turns.arm_deadline(rid, turn.deadline_s)
         try:
-            await self._inbox.send(_to_submit(rid, turn), turn.base_len)
+            await self._inbox.send(_to_submit(rid, turn), turn.base)
         except asyncio.CancelledError:
             await stream.aclose()  # it may have been accepted already, and nobody is left to read it
             raise
@@ -234,14 +269,25 @@ class LocalEngine:
             self._turns.abort(turn, AbortReason.CLIENT)
             await self._turns.wait_ended((turn,))
 
-    async def history(self, session_id: SessionId, parent: TurnId | None) -> bytes:
-        return self._core.find_history(session_id, parent)
+    async def find_base(
+        self, session_id: SessionId, parent: TurnId | None, options: TurnOptions = DEFAULT_OPTIONS
+    ) -> bytes:
+        point = Point(parent, options.mode, options.offset, options.drop_previous_output)
+        return self._core.find_base(session_id, point)
 
     async def snapshot(self) -> Snapshot:
         return self._core.snapshot()
 
     async def check(self) -> Report:
         return self._core.check(CheckLevel.FULL)
+
+    async def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
+        return self._core.explain(pool, unit)
+
+    async def plant(self, fault: Fault) -> UnitHistory:
+        history = await self._inbox.send(fault)
+        assert isinstance(history, UnitHistory), "the core says what it broke"
+        return history
 
     def _require_accepting(self) -> None:
         if self._lifecycle.state not in _ACCEPTING:
@@ -291,6 +337,7 @@ def _to_submit(rid: Rid, turn: TurnRequest) -> Submit:
         ignore_eos=turn.ignore_eos,
         sampling=turn.sampling,
         trace_id=turn.trace_id,
+        **asdict(turn.options),
     )
 
 

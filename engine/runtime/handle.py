@@ -4,13 +4,47 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, Self
 
-from engine.core.commands import AbortReason, FinishReason
+from engine.core.commands import AbortReason, FinishReason, Fork, Lengths, OnAbort, TurnMode
 from engine.core.events import Usage
-from engine.core.ids import SessionId, TurnId
-from engine.core.invariants import Report
+from engine.core.faults import Fault
+from engine.core.findings import Report
+from engine.core.ids import TOKEN_BYTES, SessionId, TurnId, count_ids, unpack_ids
+from engine.core.ownership import PoolKind
+from engine.core.provenance import UnitHistory
 from engine.core.sampling import GREEDY, Sampling
 from engine.core.snapshot import Snapshot
 from engine.executor.protocol import Capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """How a turn relates to its session and to other turns: the fields of `Submit` of these names, with its defaults.
+
+    Whoever stands between a client and the core hands them on as they are.
+    """
+
+    mode: TurnMode = TurnMode.APPEND
+    offset: int | None = None
+    drop_previous_output: bool = False
+    on_abort: OnAbort = OnAbort.ROLL_BACK
+    priority: int | None = None
+    draft_tokens: int = 0
+
+
+DEFAULT_OPTIONS = TurnOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What the input of a turn was made to follow: how many ids, and the last of them."""
+
+    num_ids: int
+    last_id: int | None
+
+    @classmethod
+    def of(cls, ids: bytes) -> Self:
+        """`ids`: int32 bytes."""
+        return cls(count_ids(ids), unpack_ids(ids[-TOKEN_BYTES:])[0] if ids else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +65,12 @@ class TurnRequest:
 
     Empty when the server chose the id. Only turns with a content outlive a lost stream, and are replayed.
     """
-    base_len: int | None = None
-    """Tokens of history that `input_ids` were made for; refused when the session has moved on. None: not checked."""
+    base: Base | None = None
+    """What `input_ids` were made to follow; refused when the session has moved on. None: not checked."""
     deadline_s: float | None = None
     """Seconds from now after which the turn is aborted."""
     trace_id: str = ""
+    options: TurnOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +106,15 @@ class Finished:
     outcome: FinishReason | AbortReason
     usage: Usage
     history_len: int | None
+    is_committed: bool
+    """As in `TurnEnded`."""
     detail: str = ""
     stop_string: str | None = None
     """The stop string that ended the answer, if one did."""
+    drafted: int = 0
+    """Ids that were guessed and verified."""
+    accepted: int = 0
+    """How many of these were right."""
 
 
 TurnEvent = Started | Delta | Finished
@@ -152,18 +193,34 @@ class EngineHandle(Protocol):
         ...
 
     async def open_session(
-        self, session_id: SessionId, *, streaming: bool, idle_timeout_s: float | None = None
-    ) -> None: ...
+        self,
+        session_id: SessionId,
+        *,
+        streaming: bool,
+        idle_timeout_s: float | None = None,
+        priority: int = 0,
+        trace_id: str = "",
+    ) -> None:
+        """Opens a session. A caller that is cancelled meanwhile leaves none behind."""
+        ...
 
-    async def close_session(self, session_id: SessionId) -> None:
-        """Idempotent. Returns once the session's turns have ended."""
+    async def fork_session(self, request: Fork) -> Lengths:
+        """Opens a session with the history of another. A caller that is cancelled meanwhile leaves none behind."""
+        ...
+
+    async def truncate_session(self, session_id: SessionId, length: int) -> Lengths:
+        """Rewinds a session to its first `length` tokens."""
+        ...
+
+    async def close_session(self, session_id: SessionId, *, drain: bool = False) -> None:
+        """Idempotent. Returns once the session's turns have ended: by themselves with `drain`, else as aborted."""
         ...
 
     async def submit(self, turn: TurnRequest) -> TurnStream:
         """Returns once the turn is accepted. Deltas are coalesced when the reader is slow.
 
         A turn with a content that runs or is recorded already is attached to, as by `attach`. Raises StreamRefusal,
-        HISTORY_MOVED, when the session has another history than `base_len` says.
+        HISTORY_MOVED, when it would follow something else than `base` says.
 
         Closing the last stream of a turn (or cancelling its reader) before Finished detaches it: with a content it runs
         on for the grace time and is then aborted as DISCONNECT, without one it is aborted at once.
@@ -189,15 +246,25 @@ class EngineHandle(Protocol):
         ...
 
     async def abort(self, session_id: SessionId | None, turn_id: TurnId) -> None:
-        """Ends the live turn of that name by roll-back and returns once it has ended. Idempotent."""
+        """Ends the live turn of that name as its `on_abort` says and returns once it has ended. Idempotent."""
         ...
 
-    async def history(self, session_id: SessionId, parent: TurnId | None) -> bytes:
-        """`Core.find_history`."""
+    async def find_base(
+        self, session_id: SessionId, parent: TurnId | None, options: TurnOptions = DEFAULT_OPTIONS
+    ) -> bytes:
+        """The ids (int32 bytes) that such a turn would follow: `Core.find_base`."""
         ...
 
     async def snapshot(self) -> Snapshot: ...
 
     async def check(self) -> Report:
-        """Proves the books page by page, now. A finding will also halt the engine, at its own next check."""
+        """Proves the books page by page, now. The engine acts on a finding at its own next check."""
+        ...
+
+    async def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
+        """Who owns a unit, and who did before. Raises IndexError for one that the pool does not have."""
+        ...
+
+    async def plant(self, fault: Fault) -> UnitHistory:
+        """Breaks the books on purpose, and tells of which unit. Raises Refusal, FAULT_IMPOSSIBLE."""
         ...

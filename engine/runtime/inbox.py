@@ -4,61 +4,65 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from engine.core.commands import Abort, AbortReason, Close, Open, Submit
+from engine.core.commands import Abort, AbortReason, Close, Fork, Lengths, Open, Submit, Truncate
 from engine.core.errors import Refusal, RefusalReason
+from engine.core.faults import Fault
 from engine.core.ids import Rid
-from engine.runtime.handle import EngineClosed
+from engine.core.provenance import UnitHistory
+from engine.runtime.handle import Base, EngineClosed
 
-Answered = Open | Close | Submit
-"""Commands whose sender waits for the core's answer."""
+Answered = Open | Close | Fork | Truncate | Submit | Fault
+"""Commands, and faults to plant, whose sender waits for the core's answer."""
+Answer = Lengths | UnitHistory | None
+"""What `Core.apply` or `Core.plant` returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A command and where its answer goes: None, or the Refusal or StreamRefusal."""
+    """A command and where its answer goes: what the core returns, or the Refusal or StreamRefusal."""
 
     command: Answered
-    reply: asyncio.Future[None]
-    base_len: int | None = None
-    """Of a Submit: tokens of history that its input was made for."""
+    reply: asyncio.Future[Answer]
+    base: Base | None = None
+    """Of a Submit: what its input was made to follow."""
 
 
 class Inbox:
     """Rings whenever there is something to read.
 
-    Aborts have their own place, one a turn, so that none is ever refused: they are bounded by the number of live turns.
+    All is read in the order in which it came. Aborts are never refused: they are bounded by the number of live turns,
+    for each turn has one at most.
     """
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._posted: deque[Posted] = deque()
-        self._aborts: dict[Rid, AbortReason] = {}
+        self._waiting: deque[Posted | Abort] = deque()
+        self._aborting: set[Rid] = set()
         self._bell = asyncio.Event()
         self._closed: EngineClosed | None = None
 
-    async def send(self, command: Answered, base_len: int | None = None) -> None:
-        """Returns once the core has taken `command`. Raises Refusal, QUEUE_FULL included, or EngineClosed.
+    async def send(self, command: Answered, base: Base | None = None) -> Answer:
+        """Returns what the core does, once the core has taken `command`. Raises Refusal, QUEUE_FULL included, or
+        EngineClosed.
 
-        With `base_len`: raises StreamRefusal, HISTORY_MOVED, when the session has another history by then.
+        With `base`: raises StreamRefusal, HISTORY_MOVED, when the turn would follow something else by then.
         """
         if self._closed is not None:
             raise self._closed
-        if len(self._posted) >= self._size_max:
-            raise Refusal(
-                RefusalReason.QUEUE_FULL,
-                f"{len(self._posted)} commands wait already",
-                value=len(self._posted),
-                limit=self._size_max,
-            )
-        reply: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._posted.append(Posted(command, reply, base_len))
+        num_commands = len(self._waiting) - len(self._aborting)
+        if num_commands >= self._size_max:
+            message = f"{num_commands} commands wait already"
+            raise Refusal(RefusalReason.QUEUE_FULL, message, value=num_commands, limit=self._size_max)
+        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Posted(command, reply, base))
         self._bell.set()
-        await reply
+        return await reply
 
     def post_abort(self, rid: Rid, reason: AbortReason) -> None:
         """Has the turn aborted. Of several reasons the first counts."""
-        if self._closed is None:
-            self._aborts.setdefault(rid, reason)
+        if self._closed is None and rid not in self._aborting:
+            self._aborting.add(rid)
+            self._waiting.append(Abort(rid, reason))
             self._bell.set()
 
     def ring(self) -> None:
@@ -80,21 +84,18 @@ class Inbox:
         """Stops the ringing; whatever comes from now on rings again. For the loop only, before it reads."""
         self._bell.clear()
 
-    def take_command(self) -> Posted | None:
-        """The oldest command that waits. For the loop only, which owes it a reply."""
-        return self._posted.popleft() if self._posted else None
-
-    def take_aborts(self) -> tuple[Abort, ...]:
-        """All aborts that wait. For the loop only, after the commands: an abort may follow its own Submit."""
-        aborts = tuple(Abort(rid, reason) for rid, reason in self._aborts.items())
-        self._aborts.clear()
-        return aborts
+    def take(self) -> Posted | Abort | None:
+        """What has waited longest. For the loop only, which owes a command a reply."""
+        if not self._waiting:
+            return None
+        taken = self._waiting.popleft()
+        if isinstance(taken, Abort):
+            self._aborting.remove(taken.rid)
+        return taken
 
     def close(self, reason: EngineClosed) -> None:
         """Answers all that waits, and all that comes later, with `reason`."""
         self._closed = reason
-        self._aborts.clear()
-        while self._posted:
-            reply = self._posted.popleft().reply
-            if not reply.done():
-                reply.set_exception(reason)
+        while (taken := self.take()) is not None:
+            if isinstance(taken, Posted) and not taken.reply.done():
+                taken.reply.set_exception(reason)

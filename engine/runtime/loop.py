@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from engine.core.commands import AbortReason, CommitAck, FinishAt, FinishReason, Submit
+from engine.core.commands import Abort, CommitAck, FinishAt, FinishReason, Submit
 from engine.core.core import Core
 from engine.core.errors import InvariantViolation, Refusal
 from engine.core.events import (
@@ -17,15 +17,19 @@ from engine.core.events import (
     TokensSampled,
     TurnAccepted,
     TurnEnded,
+    TurnsForgotten,
 )
-from engine.core.ids import Rid, count_ids
+from engine.core.faults import Fault
+from engine.core.ids import Rid
 from engine.core.plan import StepOutcome
+from engine.core.turns import Point
 from engine.executor.protocol import Executor
 from engine.runtime.clock import Clock
 from engine.runtime.config import RuntimeConfig
-from engine.runtime.handle import EngineClosed, EngineFailed, Finished, StreamReason, StreamRefusal
+from engine.runtime.dump import dump_core
+from engine.runtime.handle import Base, EngineClosed, EngineFailed, Finished, StreamReason, StreamRefusal
 from engine.runtime.housekeeping import Housekeeping
-from engine.runtime.inbox import Inbox, Posted
+from engine.runtime.inbox import Answer, Answered, Inbox, Posted
 from engine.runtime.records import TurnRecord, TurnRecords
 from engine.runtime.turns import LiveTurn, LiveTurns
 
@@ -76,7 +80,10 @@ class EngineLoop:
                 await self._iterate()
         except Exception as error:  # one of the three allowed: whatever broke, no reader may be left waiting
             _log.critical("event=engine_halted reason=%s: %s", type(error).__name__, error, exc_info=error)
-            raise self._end_all(EngineFailed(f"the engine halted: {type(error).__name__}: {error}")) from error
+            try:
+                _log.critical("event=engine_dump\n%s", dump_core(self._core, error))
+            finally:  # books may be too broken to be told of
+                raise self._end_all(EngineFailed(f"the engine halted: {type(error).__name__}: {error}")) from error
         finally:
             self._end_all(EngineFailed("the engine's loop was ended"))
 
@@ -95,11 +102,11 @@ class EngineLoop:
     def _take_commands(self) -> None:
         self._inbox.silence()
         has_changed = False
-        while (posted := self._inbox.take_command()) is not None:
-            self._apply(posted)
-            has_changed = True
-        for abort in self._inbox.take_aborts():
-            self._core.apply(abort, self._clock.now())
+        while (taken := self._inbox.take()) is not None:
+            if isinstance(taken, Abort):
+                self._core.apply(taken, self._clock.now())
+            else:
+                self._apply(taken)
             has_changed = True
         if has_changed:
             self._housekeeping.after_command()
@@ -110,9 +117,9 @@ class EngineLoop:
         reply = posted.reply
         try:
             self._require_base(posted)
-            self._core.apply(posted.command, self._clock.now())
+            answer = self._change(posted.command)
             if not reply.done():
-                reply.set_result(None)
+                reply.set_result(answer)
         except (Refusal, StreamRefusal) as refusal:
             if isinstance(posted.command, Submit):
                 self._turns.refuse(posted.command.rid, refusal)
@@ -122,15 +129,23 @@ class EngineLoop:
             if not reply.done():
                 reply.set_exception(EngineClosed("the engine halted"))
 
+    def _change(self, command: Answered) -> Answer:
+        if isinstance(command, Fault):
+            return self._core.plant(command)
+        return self._core.apply(command, self._clock.now())
+
     def _require_base(self, posted: Posted) -> None:
-        """The input was made for a certain history: raises StreamRefusal when the session has another one by now."""
+        """The input was made to follow certain ids: raises StreamRefusal when it would follow others by now."""
         command = posted.command
-        if not isinstance(command, Submit) or command.session_id is None or posted.base_len is None:
+        if not isinstance(command, Submit) or command.session_id is None or posted.base is None:
             return
-        base_len = count_ids(self._core.find_history(command.session_id, command.parent))
-        if base_len != posted.base_len:
-            message = f"the session went from {posted.base_len} to {base_len} tokens while the turn was being made"
-            raise StreamRefusal(StreamReason.HISTORY_MOVED, message, field="session_id", value=base_len)
+        found = Base.of(self._core.find_base(command.session_id, Point.of(command)))
+        if found != posted.base:
+            message = (
+                f"what the turn follows went from {posted.base.num_ids} to {found.num_ids} tokens, or to others, "
+                "while the turn was being made"
+            )
+            raise StreamRefusal(StreamReason.HISTORY_MOVED, message, field="session_id", value=found.num_ids)
 
     def _submit_plans(self) -> None:
         while len(self._in_flight) < self._depth:
@@ -174,7 +189,7 @@ class EngineLoop:
             case TurnAccepted():
                 self._turns.start(event.rid, event.context_len, event.new_len, event.max_tokens)
             case TokensSampled():
-                output_len = self._turns.push(event.rid, event.token_ids)
+                output_len = self._turns.push(event.rid, event.token_ids, event.drafted)
                 if output_len is not None:
                     # Before the acknowledgement of this step's commits: a turn that is committing can still be cut.
                     self._core.apply(FinishAt(event.rid, output_len, FinishReason.STOP), now_s)
@@ -182,18 +197,21 @@ class EngineLoop:
                 self._end(event, now_s)
             case SessionClosed():
                 self._records.drop_session(event.session_id)
+            case TurnsForgotten():
+                self._records.drop_turns(event.session_id, event.turn_ids)
             case _:
                 return  # facts for the sinks only
 
     def _end(self, event: TurnEnded, now_s: float) -> None:
         """Tells the readers, and keeps what a client that lost its stream may still ask for."""
-        turn = self._turns.finish(event.rid, Finished(event.outcome, event.usage, event.history_len, event.detail))
+        finished = Finished(event.outcome, event.usage, event.history_len, event.is_committed, event.detail)
+        turn = self._turns.finish(event.rid, finished)
         if turn is None or not turn.is_resumable:
             return
-        if isinstance(event.outcome, AbortReason):
-            self._records.free(event.session_id, event.turn_id, turn.attempt)
-        else:
+        if event.is_committed:
             self._records.add(event.session_id, event.turn_id, _record_of(turn), now_s)
+        else:
+            self._records.free(event.session_id, event.turn_id, turn.attempt)
 
     def _end_all(self, failure: EngineFailed) -> EngineFailed:
         self._inbox.close(EngineClosed("the engine has ended"))

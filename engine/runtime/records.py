@@ -1,6 +1,7 @@
 """What is kept of finished turns, for clients that lost their stream, and of turn ids that were freed."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.core.ids import SessionId, TurnId
@@ -19,7 +20,7 @@ STATELESS_ATTEMPTS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """A finished turn. Its text is made anew from its ids."""
+    """A turn that was committed. Its text is made anew from its ids."""
 
     content: bytes
     started: Started
@@ -74,7 +75,7 @@ class TurnRecords:
             self._forget(*next(iter(self._ages)))
 
     def free(self, session_id: SessionId | None, turn_id: TurnId, attempt: int) -> None:
-        """A turn was rolled back in this attempt: the next one of its name is counted from there."""
+        """A turn was rolled back, or forgotten, in this attempt: the next one of its name is counted from there."""
         attempts = self._scopes.setdefault(session_id, _Scope()).attempts
         attempts.pop(turn_id, None)
         attempts[turn_id] = attempt
@@ -97,6 +98,18 @@ class TurnRecords:
         for turn_id, record in scope.kept.items():
             del self._ages[session_id, turn_id]
             self._num_bytes -= record.num_bytes
+
+    def drop_turns(self, session_id: SessionId, turn_ids: Iterable[TurnId]) -> None:
+        """These turns are no longer part of their session. A later one of such a name is another attempt."""
+        scope = self._scopes.get(session_id, _Scope())
+        for turn_id in turn_ids:
+            record = scope.kept.pop(turn_id, None)
+            if record is not None:
+                del self._ages[session_id, turn_id]
+                self._num_bytes -= record.num_bytes
+            if record is not None or turn_id in scope.forgotten:
+                scope.forgotten.pop(turn_id, None)
+                self.free(session_id, turn_id, 1 if record is None else record.started.attempt)
 
     def expire(self, now_s: float) -> None:
         """Drops records of turns without a session that are old enough. O(dropped)."""

@@ -21,6 +21,9 @@ class LiveTurn:
     """Whether its abort is on the way to the core."""
     deadline: asyncio.TimerHandle | None = None
     grace: asyncio.TimerHandle | None = None
+    drafted: int = 0
+    """Ids that were guessed and verified."""
+    accepted: int = 0
 
     @property
     def is_resumable(self) -> bool:
@@ -63,11 +66,17 @@ class LiveTurns:
             seed = turn.request.sampling.seed
             turn.feed.start(Started(context_len, new_len, max_tokens, seed, turn.attempt))
 
-    def push(self, rid: Rid, token_ids: tuple[int, ...]) -> int | None:
-        """Adds generated ids. Returns the length to cut the output to, once a stop string is complete."""
+    def push(self, rid: Rid, token_ids: tuple[int, ...], drafted: int = 0) -> int | None:
+        """Adds generated ids. Returns the length to cut the output to, once a stop string is complete.
+
+        `drafted`: how many ids were guessed; all of `token_ids` but one were among them.
+        """
         turn = self._turns.get(rid)
         if turn is None:
             return None
+        if drafted:
+            turn.drafted += drafted
+            turn.accepted += len(token_ids) - 1
         is_stopped = turn.feed.push(token_ids)
         for reader in turn.feed.slow_readers():
             if turn.is_resumable:
@@ -81,7 +90,8 @@ class LiveTurns:
         turn = self._forget(rid)
         if turn is not None:
             is_stopped = finished.outcome is FinishReason.STOP
-            turn.feed.finish(replace(finished, stop_string=turn.feed.output.stop_string if is_stopped else None))
+            stop_string = turn.feed.output.stop_string if is_stopped else None
+            turn.feed.finish(replace(finished, stop_string=stop_string, drafted=turn.drafted, accepted=turn.accepted))
         return turn
 
     def refuse(self, rid: Rid, failure: Failure) -> None:
@@ -97,7 +107,7 @@ class LiveTurns:
     # What ends or keeps a turn
 
     def abort(self, turn: LiveTurn, reason: AbortReason) -> None:
-        """Has the turn rolled back. Of several reasons the first counts."""
+        """Has the turn broken off. Of several reasons the first counts."""
         turn.is_ending = True
         self._post_abort(turn.rid, reason)
 

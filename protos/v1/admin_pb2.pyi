@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from protos.v1 import session_pb2 as _session_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -42,6 +43,66 @@ POOL_KIND_FULL: PoolKind.ValueType  # 1
 POOL_KIND_ROWS: PoolKind.ValueType  # 2
 """Rows of the page table, one for each request that runs and each session that holds KV."""
 Global___PoolKind: _TypeAlias = PoolKind  # noqa: Y015
+
+class _FindingKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FindingKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FindingKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FINDING_KIND_UNSPECIFIED: _FindingKind.ValueType  # 0
+    """Never sent."""
+    FINDING_KIND_LEAK: _FindingKind.ValueType  # 1
+    """Units that nobody holds any more. They are taken out of circulation, and the server goes on."""
+    FINDING_KIND_CONFLICT: _FindingKind.ValueType  # 2
+    """Two owners of one unit, or accounts that contradict each other. The server halts."""
+
+class FindingKind(_FindingKind, metaclass=_FindingKindEnumTypeWrapper):
+    """What a finding means for the server."""
+
+FINDING_KIND_UNSPECIFIED: FindingKind.ValueType  # 0
+"""Never sent."""
+FINDING_KIND_LEAK: FindingKind.ValueType  # 1
+"""Units that nobody holds any more. They are taken out of circulation, and the server goes on."""
+FINDING_KIND_CONFLICT: FindingKind.ValueType  # 2
+"""Two owners of one unit, or accounts that contradict each other. The server halts."""
+Global___FindingKind: _TypeAlias = FindingKind  # noqa: Y015
+
+class _OwnerKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OwnerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OwnerKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OWNER_KIND_UNSPECIFIED: _OwnerKind.ValueType  # 0
+    """Never sent."""
+    OWNER_KIND_FREE: _OwnerKind.ValueType  # 1
+    """Nobody: it can be taken."""
+    OWNER_KIND_REQUEST: _OwnerKind.ValueType  # 2
+    """A turn that runs."""
+    OWNER_KIND_SESSION: _OwnerKind.ValueType  # 3
+    """A session, between its turns."""
+    OWNER_KIND_CACHE: _OwnerKind.ValueType  # 4
+    """The prefix cache."""
+    OWNER_KIND_QUARANTINED: _OwnerKind.ValueType  # 5
+    """Nobody any more: it was lost, and is out of circulation."""
+
+class OwnerKind(_OwnerKind, metaclass=_OwnerKindEnumTypeWrapper):
+    """Kinds of owners."""
+
+OWNER_KIND_UNSPECIFIED: OwnerKind.ValueType  # 0
+"""Never sent."""
+OWNER_KIND_FREE: OwnerKind.ValueType  # 1
+"""Nobody: it can be taken."""
+OWNER_KIND_REQUEST: OwnerKind.ValueType  # 2
+"""A turn that runs."""
+OWNER_KIND_SESSION: OwnerKind.ValueType  # 3
+"""A session, between its turns."""
+OWNER_KIND_CACHE: OwnerKind.ValueType  # 4
+"""The prefix cache."""
+OWNER_KIND_QUARANTINED: OwnerKind.ValueType  # 5
+"""Nobody any more: it was lost, and is out of circulation."""
+Global___OwnerKind: _TypeAlias = OwnerKind  # noqa: Y015
 
 @_typing.final
 class PoolStatsRequest(_message.Message):
@@ -146,7 +207,7 @@ class PoolStatsResponse(_message.Message):
     steps: _builtins.int
     """Steps planned since the server started."""
     checks_run: _builtins.int
-    """Checks of the books that were run since the server started, all of which passed."""
+    """Checks of the books that were run since the server started."""
     balanced: _builtins.bool
     """Whether the equation holds for every pool at this instant."""
     @_builtins.property
@@ -316,19 +377,33 @@ class CheckFinding(_message.Message):
 
     LAW_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    UNITS_FIELD_NUMBER: _builtins.int
     law: _builtins.str
     """Which law."""
     message: _builtins.str
     """What was found, with the numbers."""
+    kind: Global___FindingKind.ValueType
+    """What it means for the server."""
+    pool: Global___PoolKind.ValueType
+    """The pool that it is about."""
+    @_builtins.property
+    def units(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its units that are at fault, when they are known. `Explain` tells the history of each."""
+
     def __init__(
         self,
         *,
         law: _builtins.str = ...,
         message: _builtins.str = ...,
+        kind: Global___FindingKind.ValueType = ...,
+        pool: Global___PoolKind.ValueType = ...,
+        units: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["law", b"law", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "law", b"law", "message", b"message", "pool", b"pool", "units", b"units"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -400,3 +475,344 @@ class Setting(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Setting: _TypeAlias = Setting  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    """What to explain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    pool: Global___PoolKind.ValueType
+    """The pool."""
+    unit: _builtins.int
+    """The unit's number, from 1."""
+    def __init__(
+        self,
+        *,
+        pool: Global___PoolKind.ValueType = ...,
+        unit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool", "unit", b"unit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    """The answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HISTORY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def history(self) -> Global___UnitHistory:
+        """The unit's owner and history."""
+
+    def __init__(
+        self,
+        *,
+        history: Global___UnitHistory | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["history", b"history"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["history", b"history"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class UnitHistory(_message.Message):
+    """One unit of a pool: who owns it now, and who did before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    pool: Global___PoolKind.ValueType
+    """The pool."""
+    unit: _builtins.int
+    """The unit's number."""
+    @_builtins.property
+    def owner(self) -> Global___UnitOwner:
+        """Who owns it now."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnershipChange]:
+        """How it came to its last owners, newest first. Older ones are not remembered."""
+
+    def __init__(
+        self,
+        *,
+        pool: Global___PoolKind.ValueType = ...,
+        unit: _builtins.int = ...,
+        owner: Global___UnitOwner | None = ...,
+        changes: _abc.Iterable[Global___OwnershipChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "owner", b"owner", "pool", b"pool", "unit", b"unit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnitHistory: _TypeAlias = UnitHistory  # noqa: Y015
+
+@_typing.final
+class UnitOwner(_message.Message):
+    """Who owns a unit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    kind: Global___OwnerKind.ValueType
+    """What it is."""
+    number: _builtins.int
+    """The request number of a turn, as in TurnInfo and in the log, or the number of a session; 0 for the other kinds."""
+    def __init__(
+        self,
+        *,
+        kind: Global___OwnerKind.ValueType = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnitOwner: _TypeAlias = UnitOwner  # noqa: Y015
+
+@_typing.final
+class OwnershipChange(_message.Message):
+    """A unit went from one owner to another."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    TRACE_ID_FIELD_NUMBER: _builtins.int
+    move: _builtins.str
+    """How: `grant`, `donate`, `park`, `lend`, `return`, `publish`, `demote`, `evict`, `release` or `quarantine`."""
+    step: _builtins.int
+    """The newest step that was planned by then."""
+    trace_id: _builtins.str
+    """W3C trace id of the turn or session to or from which it went; empty when the call carried none."""
+    @_builtins.property
+    def source(self) -> Global___UnitOwner:
+        """Whose it was."""
+
+    @_builtins.property
+    def target(self) -> Global___UnitOwner:
+        """Whose it became."""
+
+    def __init__(
+        self,
+        *,
+        move: _builtins.str = ...,
+        source: Global___UnitOwner | None = ...,
+        target: Global___UnitOwner | None = ...,
+        step: _builtins.int = ...,
+        trace_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["move", b"move", "source", b"source", "step", b"step", "target", b"target", "trace_id", b"trace_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnershipChange: _TypeAlias = OwnershipChange  # noqa: Y015
+
+@_typing.final
+class SnapshotRequest(_message.Message):
+    """Asks for a snapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotRequest: _TypeAlias = SnapshotRequest  # noqa: Y015
+
+@_typing.final
+class SnapshotResponse(_message.Message):
+    """All that runs, at one instant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOLS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    PLANS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    """Steps planned since the server started."""
+    @_builtins.property
+    def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pool]:
+        """The books of each pool."""
+
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___TurnInfo]:
+        """Turns that run or wait, and those that have ended while a step still uses their pages."""
+
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.SessionInfo]:
+        """Open sessions."""
+
+    @_builtins.property
+    def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanInfo]:
+        """Steps that were planned and are not answered yet, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        pools: _abc.Iterable[Global___Pool] | None = ...,
+        turns: _abc.Iterable[Global___TurnInfo] | None = ...,
+        sessions: _abc.Iterable[_session_pb2.SessionInfo] | None = ...,
+        plans: _abc.Iterable[Global___PlanInfo] | None = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plans", b"plans", "pools", b"pools", "sessions", b"sessions", "steps", b"steps", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotResponse: _TypeAlias = SnapshotResponse  # noqa: Y015
+
+@_typing.final
+class TurnInfo(_message.Message):
+    """A turn, at one instant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
+    KV_TOKENS_FIELD_NUMBER: _builtins.int
+    KV_PAGES_FIELD_NUMBER: _builtins.int
+    STEPS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The server's number for it, as in UnitOwner and in the log."""
+    turn_id: _builtins.str
+    """Its name."""
+    session_id: _builtins.str
+    """Its session, when it has one."""
+    phase: _builtins.str
+    """Where it stands: `waiting`, `running`, `retracting`, `committing`, `committed`, `rolling_back` or `done`."""
+    context_tokens: _builtins.int
+    """Length of the whole prompt."""
+    completion_tokens: _builtins.int
+    """Tokens generated so far."""
+    kv_tokens: _builtins.int
+    """Tokens whose KV is computed."""
+    kv_pages: _builtins.int
+    """Pages that it owns. Those of the prefix cache that it uses are not among them."""
+    steps_in_flight: _builtins.int
+    """Steps in flight that it is a part of."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        turn_id: _builtins.str = ...,
+        session_id: _builtins.str | None = ...,
+        phase: _builtins.str = ...,
+        context_tokens: _builtins.int = ...,
+        completion_tokens: _builtins.int = ...,
+        kv_tokens: _builtins.int = ...,
+        kv_pages: _builtins.int = ...,
+        steps_in_flight: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "session_id", b"session_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "completion_tokens", b"completion_tokens", "context_tokens", b"context_tokens", "kv_pages", b"kv_pages", "kv_tokens", b"kv_tokens", "number", b"number", "phase", b"phase", "session_id", b"session_id", "steps_in_flight", b"steps_in_flight", "turn_id", b"turn_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
+    _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__session_id) -> _WhichOneofReturnType__session_id | None: ...
+
+Global___TurnInfo: _TypeAlias = TurnInfo  # noqa: Y015
+
+@_typing.final
+class PlanInfo(_message.Message):
+    """A step in flight."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """Its number."""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanRowInfo]:
+        """The turns in it."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        rows: _abc.Iterable[Global___PlanRowInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanInfo: _TypeAlias = PlanInfo  # noqa: Y015
+
+@_typing.final
+class PlanRowInfo(_message.Message):
+    """One turn's share of a step: it computes the KV of tokens [start, start + tokens)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The turn, as in TurnInfo."""
+    row: _builtins.int
+    """The request row that it holds."""
+    start: _builtins.int
+    """First token that is computed."""
+    tokens: _builtins.int
+    """How many are."""
+    samples: _builtins.int
+    """After how many of these, the last ones, a next token is chosen; more than 1 when guesses are verified."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        row: _builtins.int = ...,
+        start: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        samples: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "row", b"row", "samples", b"samples", "start", b"start", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanRowInfo: _TypeAlias = PlanRowInfo  # noqa: Y015

@@ -55,6 +55,16 @@ class AdminStub:
                 request_serializer=protos_dot_v1_dot_admin__pb2.GetConfigRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_admin__pb2.GetConfigResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/tenure.v1.Admin/Explain',
+                request_serializer=protos_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+                _registered_method=True)
+        self.Snapshot = channel.unary_unary(
+                '/tenure.v1.Admin/Snapshot',
+                request_serializer=protos_dot_v1_dot_admin__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_admin__pb2.SnapshotResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -89,6 +99,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Snapshot(self, request, context):
+        """The pools, turns and sessions at one instant. No token and no text is in it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +135,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetConfig,
                     request_deserializer=protos_dot_v1_dot_admin__pb2.GetConfigRequest.FromString,
                     response_serializer=protos_dot_v1_dot_admin__pb2.GetConfigResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=protos_dot_v1_dot_admin__pb2.ExplainRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_admin__pb2.ExplainResponse.SerializeToString,
+            ),
+            'Snapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=protos_dot_v1_dot_admin__pb2.SnapshotRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_admin__pb2.SnapshotResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +256,60 @@ class Admin:
             '/tenure.v1.Admin/GetConfig',
             protos_dot_v1_dot_admin__pb2.GetConfigRequest.SerializeToString,
             protos_dot_v1_dot_admin__pb2.GetConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/Explain',
+            protos_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+            protos_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/Snapshot',
+            protos_dot_v1_dot_admin__pb2.SnapshotRequest.SerializeToString,
+            protos_dot_v1_dot_admin__pb2.SnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

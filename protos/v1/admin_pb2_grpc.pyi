@@ -41,6 +41,10 @@ class AdminStub:
     """Proves the books page by page, now, and says what does not hold. Takes time that grows with the pool."""
     GetConfig: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.GetConfigResponse]
     """The configuration in force. Answers while the model loads, too."""
+    Explain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]
+    """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
+    Snapshot: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SnapshotRequest, _admin_pb2.SnapshotResponse]
+    """The pools, turns and sessions at one instant. No token and no text is in it."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -55,6 +59,10 @@ class AdminAsyncStub(AdminStub):
     """Proves the books page by page, now, and says what does not hold. Takes time that grows with the pool."""
     GetConfig: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.GetConfigResponse]  # type: ignore[assignment]
     """The configuration in force. Answers while the model loads, too."""
+    Explain: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]  # type: ignore[assignment]
+    """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
+    Snapshot: _aio.UnaryUnaryMultiCallable[_admin_pb2.SnapshotRequest, _admin_pb2.SnapshotResponse]  # type: ignore[assignment]
+    """The pools, turns and sessions at one instant. No token and no text is in it."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Shows the server's own state."""
@@ -90,5 +98,21 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetConfigResponse, _abc.Awaitable[_admin_pb2.GetConfigResponse]]:
         """The configuration in force. Answers while the model loads, too."""
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _admin_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ExplainResponse, _abc.Awaitable[_admin_pb2.ExplainResponse]]:
+        """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
+
+    @_abc_1.abstractmethod
+    def Snapshot(
+        self,
+        request: _admin_pb2.SnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SnapshotResponse, _abc.Awaitable[_admin_pb2.SnapshotResponse]]:
+        """The pools, turns and sessions at one instant. No token and no text is in it."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +19,64 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _TurnMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TurnModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TurnMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TURN_MODE_UNSPECIFIED: _TurnMode.ValueType  # 0
+    """As APPEND."""
+    TURN_MODE_APPEND: _TurnMode.ValueType  # 1
+    """Follows the parent, which stays as it is and may get more children."""
+    TURN_MODE_REPLACE: _TurnMode.ValueType  # 2
+    """Takes the place of all that came after the parent, or without a parent of everything: turns that run are aborted
+    (TURN_REPLACED), finished ones are forgotten. A parent that still runs is aborted too, and counts with its input alone.
+    A turn that is refused replaces nothing.
+    """
+
+class TurnMode(_TurnMode, metaclass=_TurnModeEnumTypeWrapper):
+    """How a turn of an ordinary session relates to its parent."""
+
+TURN_MODE_UNSPECIFIED: TurnMode.ValueType  # 0
+"""As APPEND."""
+TURN_MODE_APPEND: TurnMode.ValueType  # 1
+"""Follows the parent, which stays as it is and may get more children."""
+TURN_MODE_REPLACE: TurnMode.ValueType  # 2
+"""Takes the place of all that came after the parent, or without a parent of everything: turns that run are aborted
+(TURN_REPLACED), finished ones are forgotten. A parent that still runs is aborted too, and counts with its input alone.
+A turn that is refused replaces nothing.
+"""
+Global___TurnMode: _TypeAlias = TurnMode  # noqa: Y015
+
+class _OnAbort:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnAbortEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnAbort.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_ABORT_UNSPECIFIED: _OnAbort.ValueType  # 0
+    """As ROLL_BACK."""
+    ON_ABORT_ROLL_BACK: _OnAbort.ValueType  # 1
+    """They are void: the session is what it was before the turn."""
+    ON_ABORT_KEEP: _OnAbort.ValueType  # 2
+    """They become part of the session, as if the turn had been cut there. A turn that is replaced, whose session is closed, or
+    that was given nothing yet is rolled back all the same: TurnFinished says which it was.
+    """
+
+class OnAbort(_OnAbort, metaclass=_OnAbortEnumTypeWrapper):
+    """What becomes of the tokens that a turn was given before it was aborted."""
+
+ON_ABORT_UNSPECIFIED: OnAbort.ValueType  # 0
+"""As ROLL_BACK."""
+ON_ABORT_ROLL_BACK: OnAbort.ValueType  # 1
+"""They are void: the session is what it was before the turn."""
+ON_ABORT_KEEP: OnAbort.ValueType  # 2
+"""They become part of the session, as if the turn had been cut there. A turn that is replaced, whose session is closed, or
+that was given nothing yet is rolled back all the same: TurnFinished says which it was.
+"""
+Global___OnAbort: _TypeAlias = OnAbort  # noqa: Y015
 
 @_typing.final
 class GenerateRequest(_message.Message):
@@ -32,13 +91,37 @@ class GenerateRequest(_message.Message):
     CHAT_FIELD_NUMBER: _builtins.int
     PARENT_TURN_ID_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DROP_PREVIOUS_OUTPUT_FIELD_NUMBER: _builtins.int
+    ON_ABORT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session that the turn continues. Absent: the turn stands alone."""
     turn_id: _builtins.str
     """The client's name for the turn, unique in its session. Absent: the server chooses one."""
     parent_turn_id: _builtins.str
-    """Ordinary sessions: the finished turn to append to. Absent: a new root of the session's tree. Streaming sessions
-    always append to their last turn, and refuse this field.
+    """Ordinary sessions: the finished turn to append to, or any turn to replace what follows it. Absent: a new root of the
+    session's tree. Streaming sessions always append to their last turn, and refuse this field.
+    """
+    mode: Global___TurnMode.ValueType
+    """Ordinary sessions: what becomes of the turns that follow the parent. Streaming sessions only append."""
+    offset: _builtins.int
+    """Ordinary sessions: how many of the tokens that the turn would follow it keeps, from the first; at most as many as there
+    are (OFFSET_INVALID). Absent: all of them. Applied after drop_previous_output.
+    """
+    drop_previous_output: _builtins.bool
+    """Ordinary sessions: follows the parent's input without its output. Needs a parent."""
+    on_abort: Global___OnAbort.ValueType
+    """What becomes of the tokens that the turn was given before it was aborted. KEEP needs a session."""
+    priority: _builtins.int
+    """Higher is sooner, from -1000 to 1000. Absent: the session's, or 0. Turns of a lower priority are overtaken, and never
+    starved.
+    """
+    draft_tokens: _builtins.int
+    """Most tokens a step that are guessed from the turn's own text and then verified, which makes repetitive answers faster;
+    the answer is the same with and without. At most the server's draft_tokens_max. 0: none are guessed.
     """
     @_builtins.property
     def text(self) -> _types_pb2.TextInput:
@@ -66,13 +149,23 @@ class GenerateRequest(_message.Message):
         chat: _types_pb2.ChatInput | None = ...,
         parent_turn_id: _builtins.str | None = ...,
         sampling: _types_pb2.SamplingParams | None = ...,
+        mode: Global___TurnMode.ValueType = ...,
+        offset: _builtins.int | None = ...,
+        drop_previous_output: _builtins.bool = ...,
+        on_abort: Global___OnAbort.ValueType = ...,
+        priority: _builtins.int | None = ...,
+        draft_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_parent_turn_id", b"_parent_turn_id", "_session_id", b"_session_id", "_turn_id", b"_turn_id", "chat", b"chat", "input", b"input", "parent_turn_id", b"parent_turn_id", "sampling", b"sampling", "session_id", b"session_id", "text", b"text", "tokens", b"tokens", "turn_id", b"turn_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_parent_turn_id", b"_parent_turn_id", "_priority", b"_priority", "_session_id", b"_session_id", "_turn_id", b"_turn_id", "chat", b"chat", "input", b"input", "offset", b"offset", "parent_turn_id", b"parent_turn_id", "priority", b"priority", "sampling", b"sampling", "session_id", b"session_id", "text", b"text", "tokens", b"tokens", "turn_id", b"turn_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent_turn_id", b"_parent_turn_id", "_session_id", b"_session_id", "_turn_id", b"_turn_id", "chat", b"chat", "input", b"input", "parent_turn_id", b"parent_turn_id", "sampling", b"sampling", "session_id", b"session_id", "text", b"text", "tokens", b"tokens", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_parent_turn_id", b"_parent_turn_id", "_priority", b"_priority", "_session_id", b"_session_id", "_turn_id", b"_turn_id", "chat", b"chat", "draft_tokens", b"draft_tokens", "drop_previous_output", b"drop_previous_output", "input", b"input", "mode", b"mode", "offset", b"offset", "on_abort", b"on_abort", "parent_turn_id", b"parent_turn_id", "priority", b"priority", "sampling", b"sampling", "session_id", b"session_id", "text", b"text", "tokens", b"tokens", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
     _WhichOneofReturnType__parent_turn_id: _TypeAlias = _typing.Literal["parent_turn_id"]  # noqa: Y015
     _WhichOneofArgType__parent_turn_id: _TypeAlias = _typing.Literal["_parent_turn_id", b"_parent_turn_id"]  # noqa: Y015
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
     _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
     _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015
     _WhichOneofReturnType__turn_id: _TypeAlias = _typing.Literal["turn_id"]  # noqa: Y015
@@ -80,7 +173,11 @@ class GenerateRequest(_message.Message):
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["text", "tokens", "chat"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parent_turn_id) -> _WhichOneofReturnType__parent_turn_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__session_id) -> _WhichOneofReturnType__session_id | None: ...
     @_typing.overload
@@ -154,8 +251,8 @@ class TurnStarted(_message.Message):
     seed: _builtins.int
     """The seed in force, whether the request or the server chose it. Greedy turns don't use it."""
     attempt: _builtins.int
-    """How often a turn of this id was accepted, this time included. Above 1: earlier attempts were rolled back, and ids that
-    were told by them are void.
+    """How often a turn of this id was accepted, this time included. Above 1: earlier attempts were rolled back, or taken back
+    by a replacing turn or Truncate, and ids that were told by them are void.
     """
     def __init__(
         self,
@@ -227,12 +324,19 @@ class TurnFinished(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     SESSION_LEN_FIELD_NUMBER: _builtins.int
     STOP_STRING_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
     finish_reason: _types_pb2.FinishReason.ValueType
     """Why."""
     session_len: _builtins.int
-    """Tokens that the session consists of now, when the turn has one. After an abort: what they were before the turn."""
+    """Tokens that the session consists of now, when the turn has one (in an ordinary session, along the turn's path). After a
+    roll-back: what they were before the turn.
+    """
     stop_string: _builtins.str
     """The stop string that ended the answer, when one did."""
+    committed: _builtins.bool
+    """Whether the turn is part of its session now, or for a turn without one, was completed: always, unless it was aborted;
+    then only when `on_abort` was KEEP and it was given something.
+    """
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
         """What it cost."""
@@ -244,10 +348,11 @@ class TurnFinished(_message.Message):
         usage: _types_pb2.Usage | None = ...,
         session_len: _builtins.int | None = ...,
         stop_string: _builtins.str | None = ...,
+        committed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_session_len", b"_session_len", "_stop_string", b"_stop_string", "session_len", b"session_len", "stop_string", b"stop_string", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_len", b"_session_len", "_stop_string", b"_stop_string", "finish_reason", b"finish_reason", "session_len", b"session_len", "stop_string", b"stop_string", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_len", b"_session_len", "_stop_string", b"_stop_string", "committed", b"committed", "finish_reason", b"finish_reason", "session_len", b"session_len", "stop_string", b"stop_string", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session_len: _TypeAlias = _typing.Literal["session_len"]  # noqa: Y015
     _WhichOneofArgType__session_len: _TypeAlias = _typing.Literal["_session_len", b"_session_len"]  # noqa: Y015

@@ -60,8 +60,8 @@ class GenerateServicer:
         """Runs one turn, with or without a session. The stream is one `started`, any number of `delta`, one `finished`, and
         then the status. A turn that is refused gets a status alone, and changed nothing: INVALID_ARGUMENT (field, value,
         limit), NOT_FOUND (session, parent), FAILED_PRECONDITION (a rule of the session), ALREADY_EXISTS (turn id), ABORTED (the
-        session is busy), OUT_OF_RANGE (longer than the context or the pool), RESOURCE_EXHAUSTED (queue full). A turn that is
-        aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
+        session is busy), OUT_OF_RANGE (longer than the context or the pool, an offset past the end), RESOURCE_EXHAUSTED
+        (queue full). A turn that is aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
 
         A turn id makes the call repeatable. Sent again with the same content it attaches to the running turn, or replays the
         finished one, from its first token; with other content it is refused: ALREADY_EXISTS. A turn that was rolled back
@@ -86,7 +86,8 @@ class GenerateServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Abort(self, request, context):
-        """Ends a turn at once by rolling it back. Idempotent: a turn that is unknown or has ended is no error.
+        """Ends a turn at once: by rolling it back, or as its `on_abort` says. Idempotent: a turn that is unknown or has ended is
+        no error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,8 +37,8 @@ class GenerateStub:
     """Runs one turn, with or without a session. The stream is one `started`, any number of `delta`, one `finished`, and
     then the status. A turn that is refused gets a status alone, and changed nothing: INVALID_ARGUMENT (field, value,
     limit), NOT_FOUND (session, parent), FAILED_PRECONDITION (a rule of the session), ALREADY_EXISTS (turn id), ABORTED (the
-    session is busy), OUT_OF_RANGE (longer than the context or the pool), RESOURCE_EXHAUSTED (queue full). A turn that is
-    aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
+    session is busy), OUT_OF_RANGE (longer than the context or the pool, an offset past the end), RESOURCE_EXHAUSTED
+    (queue full). A turn that is aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
 
     A turn id makes the call repeatable. Sent again with the same content it attaches to the running turn, or replays the
     finished one, from its first token; with other content it is refused: ALREADY_EXISTS. A turn that was rolled back
@@ -55,7 +55,9 @@ class GenerateStub:
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     Abort: _grpc.UnaryUnaryMultiCallable[_generate_pb2.AbortRequest, _generate_pb2.AbortResponse]
-    """Ends a turn at once by rolling it back. Idempotent: a turn that is unknown or has ended is no error."""
+    """Ends a turn at once: by rolling it back, or as its `on_abort` says. Idempotent: a turn that is unknown or has ended is
+    no error.
+    """
 
 @_typing.type_check_only
 class GenerateAsyncStub(GenerateStub):
@@ -66,8 +68,8 @@ class GenerateAsyncStub(GenerateStub):
     """Runs one turn, with or without a session. The stream is one `started`, any number of `delta`, one `finished`, and
     then the status. A turn that is refused gets a status alone, and changed nothing: INVALID_ARGUMENT (field, value,
     limit), NOT_FOUND (session, parent), FAILED_PRECONDITION (a rule of the session), ALREADY_EXISTS (turn id), ABORTED (the
-    session is busy), OUT_OF_RANGE (longer than the context or the pool), RESOURCE_EXHAUSTED (queue full). A turn that is
-    aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
+    session is busy), OUT_OF_RANGE (longer than the context or the pool, an offset past the end), RESOURCE_EXHAUSTED
+    (queue full). A turn that is aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
 
     A turn id makes the call repeatable. Sent again with the same content it attaches to the running turn, or replays the
     finished one, from its first token; with other content it is refused: ALREADY_EXISTS. A turn that was rolled back
@@ -84,7 +86,9 @@ class GenerateAsyncStub(GenerateStub):
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
     Abort: _aio.UnaryUnaryMultiCallable[_generate_pb2.AbortRequest, _generate_pb2.AbortResponse]  # type: ignore[assignment]
-    """Ends a turn at once by rolling it back. Idempotent: a turn that is unknown or has ended is no error."""
+    """Ends a turn at once: by rolling it back, or as its `on_abort` says. Idempotent: a turn that is unknown or has ended is
+    no error.
+    """
 
 class GenerateServicer(metaclass=_abc_1.ABCMeta):
     """Runs turns."""
@@ -98,8 +102,8 @@ class GenerateServicer(metaclass=_abc_1.ABCMeta):
         """Runs one turn, with or without a session. The stream is one `started`, any number of `delta`, one `finished`, and
         then the status. A turn that is refused gets a status alone, and changed nothing: INVALID_ARGUMENT (field, value,
         limit), NOT_FOUND (session, parent), FAILED_PRECONDITION (a rule of the session), ALREADY_EXISTS (turn id), ABORTED (the
-        session is busy), OUT_OF_RANGE (longer than the context or the pool), RESOURCE_EXHAUSTED (queue full). A turn that is
-        aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
+        session is busy), OUT_OF_RANGE (longer than the context or the pool, an offset past the end), RESOURCE_EXHAUSTED
+        (queue full). A turn that is aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
 
         A turn id makes the call repeatable. Sent again with the same content it attaches to the running turn, or replays the
         finished one, from its first token; with other content it is refused: ALREADY_EXISTS. A turn that was rolled back
@@ -128,6 +132,8 @@ class GenerateServicer(metaclass=_abc_1.ABCMeta):
         request: _generate_pb2.AbortRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generate_pb2.AbortResponse, _abc.Awaitable[_generate_pb2.AbortResponse]]:
-        """Ends a turn at once by rolling it back. Idempotent: a turn that is unknown or has ended is no error."""
+        """Ends a turn at once: by rolling it back, or as its `on_abort` says. Idempotent: a turn that is unknown or has ended is
+        no error.
+        """
 
 def add_GenerateServicer_to_server(servicer: GenerateServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -60,6 +60,7 @@ class OpenRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     STREAMING_FIELD_NUMBER: _builtins.int
     IDLE_TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The client's name for the session, unique while it is open. Absent: the server chooses one."""
     streaming: _builtins.bool
@@ -68,16 +69,19 @@ class OpenRequest(_message.Message):
     """
     idle_timeout_s: _builtins.float
     """Seconds after the end of the last turn until an idle session is closed; above 0. Absent: the server's setting."""
+    priority: _builtins.int
+    """Of the session's turns that name none; higher is sooner, from -1000 to 1000."""
     def __init__(
         self,
         *,
         session_id: _builtins.str | None = ...,
         streaming: _builtins.bool = ...,
         idle_timeout_s: _builtins.float | None = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_idle_timeout_s", b"_idle_timeout_s", "_session_id", b"_session_id", "idle_timeout_s", b"idle_timeout_s", "session_id", b"session_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_timeout_s", b"_idle_timeout_s", "_session_id", b"_session_id", "idle_timeout_s", b"idle_timeout_s", "session_id", b"session_id", "streaming", b"streaming"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_timeout_s", b"_idle_timeout_s", "_session_id", b"_session_id", "idle_timeout_s", b"idle_timeout_s", "priority", b"priority", "session_id", b"session_id", "streaming", b"streaming"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__idle_timeout_s: _TypeAlias = _typing.Literal["idle_timeout_s"]  # noqa: Y015
     _WhichOneofArgType__idle_timeout_s: _TypeAlias = _typing.Literal["_idle_timeout_s", b"_idle_timeout_s"]  # noqa: Y015
@@ -119,16 +123,20 @@ class CloseRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Its name."""
+    drain: _builtins.bool
+    """Lets turns that run or wait finish first; new ones are refused meanwhile. A later Close without it aborts them."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
+        drain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -298,3 +306,136 @@ class SessionInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionInfo: _TypeAlias = SessionInfo  # noqa: Y015
+
+@_typing.final
+class ForkRequest(_message.Message):
+    """A session to fork."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    NEW_SESSION_ID_FIELD_NUMBER: _builtins.int
+    AT_TURN_ID_FIELD_NUMBER: _builtins.int
+    AT_LENGTH_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session to take the history of."""
+    new_session_id: _builtins.str
+    """The client's name for the new session, unique while it is open. Absent: the server chooses one."""
+    at_turn_id: _builtins.str
+    """Up to the end of this finished turn; in an ordinary session, with the path that leads to it and nothing else. Absent: all
+    there is.
+    """
+    at_length: _builtins.int
+    """Then cut to so many tokens; in an ordinary session each path. Absent: not cut."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        new_session_id: _builtins.str | None = ...,
+        at_turn_id: _builtins.str | None = ...,
+        at_length: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_length", b"_at_length", "_at_turn_id", b"_at_turn_id", "_new_session_id", b"_new_session_id", "at_length", b"at_length", "at_turn_id", b"at_turn_id", "new_session_id", b"new_session_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_length", b"_at_length", "_at_turn_id", b"_at_turn_id", "_new_session_id", b"_new_session_id", "at_length", b"at_length", "at_turn_id", b"at_turn_id", "new_session_id", b"new_session_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__at_length: _TypeAlias = _typing.Literal["at_length"]  # noqa: Y015
+    _WhichOneofArgType__at_length: _TypeAlias = _typing.Literal["_at_length", b"_at_length"]  # noqa: Y015
+    _WhichOneofReturnType__at_turn_id: _TypeAlias = _typing.Literal["at_turn_id"]  # noqa: Y015
+    _WhichOneofArgType__at_turn_id: _TypeAlias = _typing.Literal["_at_turn_id", b"_at_turn_id"]  # noqa: Y015
+    _WhichOneofReturnType__new_session_id: _TypeAlias = _typing.Literal["new_session_id"]  # noqa: Y015
+    _WhichOneofArgType__new_session_id: _TypeAlias = _typing.Literal["_new_session_id", b"_new_session_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_length) -> _WhichOneofReturnType__at_length | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_turn_id) -> _WhichOneofReturnType__at_turn_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__new_session_id) -> _WhichOneofReturnType__new_session_id | None: ...
+
+Global___ForkRequest: _TypeAlias = ForkRequest  # noqa: Y015
+
+@_typing.final
+class ForkResponse(_message.Message):
+    """The session that was opened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    SESSION_LEN_FIELD_NUMBER: _builtins.int
+    KV_TOKENS_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """Its name."""
+    session_len: _builtins.int
+    """Tokens that it consists of; of an ordinary session, those of its longest path."""
+    kv_tokens: _builtins.int
+    """How many of them, from the first, have their KV already. The next turn computes the others."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        session_len: _builtins.int = ...,
+        kv_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_tokens", b"kv_tokens", "session_id", b"session_id", "session_len", b"session_len"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkResponse: _TypeAlias = ForkResponse  # noqa: Y015
+
+@_typing.final
+class TruncateRequest(_message.Message):
+    """A session to rewind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """Its name."""
+    length: _builtins.int
+    """How many tokens to keep, at most as many as there are; in an ordinary session, of each path. It has to be given, and 0
+    empties the session.
+    """
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        length: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "length", b"length"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length", b"_length", "length", b"length", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__length: _TypeAlias = _typing.Literal["length"]  # noqa: Y015
+    _WhichOneofArgType__length: _TypeAlias = _typing.Literal["_length", b"_length"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__length) -> _WhichOneofReturnType__length | None: ...
+
+Global___TruncateRequest: _TypeAlias = TruncateRequest  # noqa: Y015
+
+@_typing.final
+class TruncateResponse(_message.Message):
+    """What the session is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_LEN_FIELD_NUMBER: _builtins.int
+    KV_TOKENS_FIELD_NUMBER: _builtins.int
+    session_len: _builtins.int
+    """Tokens that it consists of; of an ordinary session, those of its longest path."""
+    kv_tokens: _builtins.int
+    """How many of them, from the first, still have their KV. The next turn computes the others."""
+    def __init__(
+        self,
+        *,
+        session_len: _builtins.int = ...,
+        kv_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_tokens", b"kv_tokens", "session_len", b"session_len"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TruncateResponse: _TypeAlias = TruncateResponse  # noqa: Y015

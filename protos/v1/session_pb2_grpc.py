@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SessionStub:
-    """Opens, shows and closes sessions.
+    """Opens, shows, forks, rewinds and closes sessions.
     """
 
     def __init__(self, channel):
@@ -55,10 +55,20 @@ class SessionStub:
                 request_serializer=protos_dot_v1_dot_session__pb2.ListRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_session__pb2.ListResponse.FromString,
                 _registered_method=True)
+        self.Fork = channel.unary_unary(
+                '/tenure.v1.Session/Fork',
+                request_serializer=protos_dot_v1_dot_session__pb2.ForkRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_session__pb2.ForkResponse.FromString,
+                _registered_method=True)
+        self.Truncate = channel.unary_unary(
+                '/tenure.v1.Session/Truncate',
+                request_serializer=protos_dot_v1_dot_session__pb2.TruncateRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_session__pb2.TruncateResponse.FromString,
+                _registered_method=True)
 
 
 class SessionServicer:
-    """Opens, shows and closes sessions.
+    """Opens, shows, forks, rewinds and closes sessions.
     """
 
     def Open(self, request, context):
@@ -70,8 +80,8 @@ class SessionServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Close(self, request, context):
-        """Closes a session: a running turn ends as aborted, then all that the session holds is released. Idempotent: a session
-        that is not open is no error.
+        """Closes a session: turns that run or wait end as aborted, or finish first, then all that the session holds is released.
+        Idempotent: a session that is not open is no error. Answers when all of that is done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,6 +97,23 @@ class SessionServicer:
     def List(self, request, context):
         """Shows the open sessions, in the order of their ids, page by page. A session that is open all the while is shown exactly
         once, whatever opens and closes between the pages. INVALID_ARGUMENT for a page size or token that can not be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fork(self, request, context):
+        """Opens a new session with the history of another up to a point, and shares its KV up to there: nothing is copied, and
+        both go on by themselves. It has the other's kind, idle timeout and priority. NOT_FOUND (session, turn), ALREADY_EXISTS
+        (the new name), OUT_OF_RANGE (LENGTH_INVALID), RESOURCE_EXHAUSTED (too many sessions, or too much history).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Truncate(self, request, context):
+        """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten.
+        ABORTED (SESSION_BUSY) while a turn runs or waits, NOT_FOUND, OUT_OF_RANGE (LENGTH_INVALID).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,6 +142,16 @@ def add_SessionServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_v1_dot_session__pb2.ListRequest.FromString,
                     response_serializer=protos_dot_v1_dot_session__pb2.ListResponse.SerializeToString,
             ),
+            'Fork': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fork,
+                    request_deserializer=protos_dot_v1_dot_session__pb2.ForkRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_session__pb2.ForkResponse.SerializeToString,
+            ),
+            'Truncate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Truncate,
+                    request_deserializer=protos_dot_v1_dot_session__pb2.TruncateRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_session__pb2.TruncateResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'tenure.v1.Session', rpc_method_handlers)
@@ -124,7 +161,7 @@ def add_SessionServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Session:
-    """Opens, shows and closes sessions.
+    """Opens, shows, forks, rewinds and closes sessions.
     """
 
     @staticmethod
@@ -225,6 +262,60 @@ class Session:
             '/tenure.v1.Session/List',
             protos_dot_v1_dot_session__pb2.ListRequest.SerializeToString,
             protos_dot_v1_dot_session__pb2.ListResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Session/Fork',
+            protos_dot_v1_dot_session__pb2.ForkRequest.SerializeToString,
+            protos_dot_v1_dot_session__pb2.ForkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Truncate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Session/Truncate',
+            protos_dot_v1_dot_session__pb2.TruncateRequest.SerializeToString,
+            protos_dot_v1_dot_session__pb2.TruncateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SessionStub:
-    """Opens, shows and closes sessions."""
+    """Opens, shows, forks, rewinds and closes sessions."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,8 +38,8 @@ class SessionStub:
     INVALID_ARGUMENT for a value that can not be.
     """
     Close: _grpc.UnaryUnaryMultiCallable[_session_pb2.CloseRequest, _session_pb2.CloseResponse]
-    """Closes a session: a running turn ends as aborted, then all that the session holds is released. Idempotent: a session
-    that is not open is no error.
+    """Closes a session: turns that run or wait end as aborted, or finish first, then all that the session holds is released.
+    Idempotent: a session that is not open is no error. Answers when all of that is done.
     """
     Get: _grpc.UnaryUnaryMultiCallable[_session_pb2.GetRequest, _session_pb2.GetResponse]
     """Shows one session. NOT_FOUND when none of this id is open."""
@@ -47,10 +47,19 @@ class SessionStub:
     """Shows the open sessions, in the order of their ids, page by page. A session that is open all the while is shown exactly
     once, whatever opens and closes between the pages. INVALID_ARGUMENT for a page size or token that can not be.
     """
+    Fork: _grpc.UnaryUnaryMultiCallable[_session_pb2.ForkRequest, _session_pb2.ForkResponse]
+    """Opens a new session with the history of another up to a point, and shares its KV up to there: nothing is copied, and
+    both go on by themselves. It has the other's kind, idle timeout and priority. NOT_FOUND (session, turn), ALREADY_EXISTS
+    (the new name), OUT_OF_RANGE (LENGTH_INVALID), RESOURCE_EXHAUSTED (too many sessions, or too much history).
+    """
+    Truncate: _grpc.UnaryUnaryMultiCallable[_session_pb2.TruncateRequest, _session_pb2.TruncateResponse]
+    """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten.
+    ABORTED (SESSION_BUSY) while a turn runs or waits, NOT_FOUND, OUT_OF_RANGE (LENGTH_INVALID).
+    """
 
 @_typing.type_check_only
 class SessionAsyncStub(SessionStub):
-    """Opens, shows and closes sessions."""
+    """Opens, shows, forks, rewinds and closes sessions."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Open: _aio.UnaryUnaryMultiCallable[_session_pb2.OpenRequest, _session_pb2.OpenResponse]  # type: ignore[assignment]
@@ -58,8 +67,8 @@ class SessionAsyncStub(SessionStub):
     INVALID_ARGUMENT for a value that can not be.
     """
     Close: _aio.UnaryUnaryMultiCallable[_session_pb2.CloseRequest, _session_pb2.CloseResponse]  # type: ignore[assignment]
-    """Closes a session: a running turn ends as aborted, then all that the session holds is released. Idempotent: a session
-    that is not open is no error.
+    """Closes a session: turns that run or wait end as aborted, or finish first, then all that the session holds is released.
+    Idempotent: a session that is not open is no error. Answers when all of that is done.
     """
     Get: _aio.UnaryUnaryMultiCallable[_session_pb2.GetRequest, _session_pb2.GetResponse]  # type: ignore[assignment]
     """Shows one session. NOT_FOUND when none of this id is open."""
@@ -67,9 +76,18 @@ class SessionAsyncStub(SessionStub):
     """Shows the open sessions, in the order of their ids, page by page. A session that is open all the while is shown exactly
     once, whatever opens and closes between the pages. INVALID_ARGUMENT for a page size or token that can not be.
     """
+    Fork: _aio.UnaryUnaryMultiCallable[_session_pb2.ForkRequest, _session_pb2.ForkResponse]  # type: ignore[assignment]
+    """Opens a new session with the history of another up to a point, and shares its KV up to there: nothing is copied, and
+    both go on by themselves. It has the other's kind, idle timeout and priority. NOT_FOUND (session, turn), ALREADY_EXISTS
+    (the new name), OUT_OF_RANGE (LENGTH_INVALID), RESOURCE_EXHAUSTED (too many sessions, or too much history).
+    """
+    Truncate: _aio.UnaryUnaryMultiCallable[_session_pb2.TruncateRequest, _session_pb2.TruncateResponse]  # type: ignore[assignment]
+    """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten.
+    ABORTED (SESSION_BUSY) while a turn runs or waits, NOT_FOUND, OUT_OF_RANGE (LENGTH_INVALID).
+    """
 
 class SessionServicer(metaclass=_abc_1.ABCMeta):
-    """Opens, shows and closes sessions."""
+    """Opens, shows, forks, rewinds and closes sessions."""
 
     @_abc_1.abstractmethod
     def Open(
@@ -87,8 +105,8 @@ class SessionServicer(metaclass=_abc_1.ABCMeta):
         request: _session_pb2.CloseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_pb2.CloseResponse, _abc.Awaitable[_session_pb2.CloseResponse]]:
-        """Closes a session: a running turn ends as aborted, then all that the session holds is released. Idempotent: a session
-        that is not open is no error.
+        """Closes a session: turns that run or wait end as aborted, or finish first, then all that the session holds is released.
+        Idempotent: a session that is not open is no error. Answers when all of that is done.
         """
 
     @_abc_1.abstractmethod
@@ -107,6 +125,27 @@ class SessionServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_session_pb2.ListResponse, _abc.Awaitable[_session_pb2.ListResponse]]:
         """Shows the open sessions, in the order of their ids, page by page. A session that is open all the while is shown exactly
         once, whatever opens and closes between the pages. INVALID_ARGUMENT for a page size or token that can not be.
+        """
+
+    @_abc_1.abstractmethod
+    def Fork(
+        self,
+        request: _session_pb2.ForkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_pb2.ForkResponse, _abc.Awaitable[_session_pb2.ForkResponse]]:
+        """Opens a new session with the history of another up to a point, and shares its KV up to there: nothing is copied, and
+        both go on by themselves. It has the other's kind, idle timeout and priority. NOT_FOUND (session, turn), ALREADY_EXISTS
+        (the new name), OUT_OF_RANGE (LENGTH_INVALID), RESOURCE_EXHAUSTED (too many sessions, or too much history).
+        """
+
+    @_abc_1.abstractmethod
+    def Truncate(
+        self,
+        request: _session_pb2.TruncateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_pb2.TruncateResponse, _abc.Awaitable[_session_pb2.TruncateResponse]]:
+        """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten.
+        ABORTED (SESSION_BUSY) while a turn runs or waits, NOT_FOUND, OUT_OF_RANGE (LENGTH_INVALID).
         """
 
 def add_SessionServicer_to_server(servicer: SessionServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -32,7 +32,9 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """The accepted number of tokens was generated. The turn is part of the session."""
     FINISH_REASON_ABORT: _FinishReason.ValueType  # 3
-    """The turn was rolled back: the session is as it was before it. The call's status says why."""
+    """The turn was aborted, and the call's status says why. It was rolled back, so that the session is as it was before it,
+    unless TurnFinished says that what it was given was kept.
+    """
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a turn ended."""
@@ -44,7 +46,9 @@ FINISH_REASON_STOP: FinishReason.ValueType  # 1
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """The accepted number of tokens was generated. The turn is part of the session."""
 FINISH_REASON_ABORT: FinishReason.ValueType  # 3
-"""The turn was rolled back: the session is as it was before it. The call's status says why."""
+"""The turn was aborted, and the call's status says why. It was rolled back, so that the session is as it was before it,
+unless TurnFinished says that what it was given was kept.
+"""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -233,6 +237,8 @@ class Usage(_message.Message):
     TOKENS_COMPUTED_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     RETRACTIONS_FIELD_NUMBER: _builtins.int
+    DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     context_tokens: _builtins.int
     """The whole prompt: the session's history and the new tokens."""
     tokens_from_slot: _builtins.int
@@ -245,6 +251,10 @@ class Usage(_message.Message):
     """Tokens generated, the end-of-sequence token included."""
     retractions: _builtins.int
     """How often the turn had to give its pages back and was resumed."""
+    drafted_tokens: _builtins.int
+    """Tokens that were guessed for the turn and verified, right or wrong."""
+    accepted_tokens: _builtins.int
+    """How many of these were right: each saved a step."""
     def __init__(
         self,
         *,
@@ -254,10 +264,12 @@ class Usage(_message.Message):
         tokens_computed: _builtins.int = ...,
         completion_tokens: _builtins.int = ...,
         retractions: _builtins.int = ...,
+        drafted_tokens: _builtins.int = ...,
+        accepted_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "context_tokens", b"context_tokens", "retractions", b"retractions", "tokens_computed", b"tokens_computed", "tokens_from_slot", b"tokens_from_slot", "tokens_from_tree", b"tokens_from_tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "completion_tokens", b"completion_tokens", "context_tokens", b"context_tokens", "drafted_tokens", b"drafted_tokens", "retractions", b"retractions", "tokens_computed", b"tokens_computed", "tokens_from_slot", b"tokens_from_slot", "tokens_from_tree", b"tokens_from_tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,1 +1,3 @@
-"""The command line: `tenure serve | chat | generate | sessions | pools | check | demo`."""
+"""The command line: `tenure serve | chat | generate | sessions | fork | truncate | pools | snapshot | check | explain |
+demo`.
+"""

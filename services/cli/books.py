@@ -1,5 +1,6 @@
 """The books in words: where a turn's context came from, and who owns the pages."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.client import FinishReason, Pool, PoolStats, Turn, Usage
@@ -67,7 +68,12 @@ def describe_pages(stats: PoolStats) -> str:
 
 def format_pools(stats: PoolStats) -> str:
     """A table with the equation of each pool, and a line on what stands behind it."""
-    rows = [_COLUMNS, *(_cells(pool) for pool in stats.pools)]
+    return f"{format_equations(stats.pools)}\n{_describe_rest(stats)}"
+
+
+def format_equations(pools: Sequence[Pool]) -> str:
+    """A table with the equation of each pool."""
+    rows = [_COLUMNS, *(_cells(pool) for pool in pools)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     signs = ("  ", " + ", " + ", " + ", " + ", " = ", "")
     lines = [
@@ -77,7 +83,7 @@ def format_pools(stats: PoolStats) -> str:
         ).rstrip()
         for row, is_equation in ((row, row is not _COLUMNS) for row in rows)
     ]
-    return "\n".join((*lines, _describe_rest(stats)))
+    return "\n".join(lines)
 
 
 def _cells(pool: Pool) -> tuple[str, ...]:
@@ -90,7 +96,7 @@ def _describe_rest(stats: PoolStats) -> str:
     verdict = "balanced" if stats.balanced else "NOT BALANCED"
     quarantined = sum(pool.quarantined for pool in stats.pools)
     line = (
-        f"{verdict}; {stats.checks_run} checks passed in {stats.steps} steps; sessions open {stats.sessions_open} "
+        f"{verdict}; {stats.checks_run} checks in {stats.steps} steps; sessions open {stats.sessions_open} "
         f"(with KV {stats.slots_held}, demoted {stats.slots_demoted}); turns running {stats.turns_running}, "
         f"waiting {stats.turns_waiting}"
     )

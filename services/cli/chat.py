@@ -16,6 +16,7 @@ from services.client import Client, SamplingOptions, Turn, connect
 
 PROMPT = "you> "
 NEW_SESSION = "/new"
+UNDO = "/undo"
 
 _Result = TypeVar("_Result")
 
@@ -109,15 +110,20 @@ class Chat:
         """One session, from its opening to its close. Whether another one is wanted."""
         async with client.session(streaming=True) as session:
             self._terminal.note(
-                f"session {session.session_id}. Ctrl-C stops an answer, Ctrl-D leaves, {NEW_SESSION} starts anew."
+                f"session {session.session_id}. Ctrl-C stops an answer, Ctrl-D leaves, "
+                f"{UNDO} takes the last turn back, {NEW_SESSION} starts anew."
             )
             conversation = Conversation(client, session, self._options, self._system, self._terminal, self._target)
             while (line := await self._ask()) is not None:
                 if line.strip() == NEW_SESSION:
                     return True
-                if line.strip() and not await self._run_turn(conversation, line):
+                if line.strip() and not await self._take(conversation, line):
                     self.num_refused += 1
         return False
+
+    async def _take(self, conversation: Conversation, line: str) -> bool:
+        """Whether the line was not refused."""
+        return await (conversation.undo() if line.strip() == UNDO else self._run_turn(conversation, line))
 
     async def _run_turn(self, conversation: Conversation, line: str) -> bool:
         """Whether the line was not refused. Ctrl-C takes its turn back."""

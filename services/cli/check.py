@@ -1,7 +1,7 @@
 """`tenure check`: has a running server prove its books."""
 
 from services.cli.run import run_work
-from services.client import CheckReport, connect
+from services.client import CheckReport, Finding, connect
 
 
 def run_check(target: str) -> int:
@@ -11,13 +11,26 @@ def run_check(target: str) -> int:
 async def _check(target: str) -> int:
     async with connect(target) as client:
         report = await client.check()
-    print(format_report(report))
+        stats = await client.pools()
+    print(format_report(report, sum(pool.quarantined for pool in stats.pools)))
     return 0 if report.is_clean else 1
 
 
-def format_report(report: CheckReport) -> str:
-    """A line that says all is well, or one for each law that does not hold."""
+def format_report(report: CheckReport, num_quarantined: int = 0) -> str:
+    """A line that says all is well, or one for each law that does not hold; then what is out of circulation."""
     if report.is_clean:
-        return f"every page has exactly one owner ({report.checks_run} checks passed since the server started)"
-    lines = [f"{finding.law}: {finding.message}" for finding in report.findings]
-    return "\n".join(["THE BOOKS DO NOT BALANCE; please report this:", *lines])
+        lines = [f"every page has exactly one owner ({report.checks_run} checks since the server started)"]
+    else:
+        lines = ["THE BOOKS DO NOT BALANCE; please report this:", *map(_describe, report.findings)]
+    if num_quarantined:
+        lines.append(
+            f"OUT OF CIRCULATION: {num_quarantined}, lost before and quarantined; please report it. The log says "
+            "which, and `tenure explain` tells the history of each"
+        )
+    return "\n".join(lines)
+
+
+def _describe(finding: Finding) -> str:
+    units = ", ".join(map(str, finding.units))
+    where = f" [{finding.pool} {units}]" if units else ""
+    return f"{finding.kind}: {finding.law}: {finding.message}{where}"

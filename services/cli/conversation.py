@@ -1,8 +1,10 @@
 """The turns of one session of a chat, and what is told of each."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from services.cli.books import TurnBook
+from services.cli.pools import settled_pools
 from services.cli.report import describe_error, is_about_an_option, is_silence
 from services.cli.terminal import Terminal
 from services.client import Client, ClientSession, Message, SamplingOptions, TenureError, Turn
@@ -18,6 +20,15 @@ _FULL = ("PROMPT_EXCEEDS_CONTEXT", "PROMPT_EXCEEDS_POOL")
 
 Show = Callable[[Turn], Awaitable[bool]]
 """Shows an answer. Whether it came to its end, and was not stopped by the person who asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """Where the conversation was before a turn."""
+
+    session_len: int
+    system: str | None
+    last_committed: int | None
 
 
 class ConversationOver(Exception):
@@ -43,6 +54,8 @@ class Conversation:
         self._terminal = terminal
         self._target = target
         self._book = TurnBook()
+        self._session_len = 0
+        self._points: list[_Point] = []
 
     async def run_turn(self, line: str, show: Show) -> bool:
         """Has the answer shown, and tells its books. A turn that is refused or aborted leaves the session as it was.
@@ -50,19 +63,39 @@ class Conversation:
         False when it was refused. Raises ConversationOver, and TenureError when an option of the command is at fault.
         """
         messages = [] if self._system is None else [Message("system", self._system)]
+        before = _Point(self._session_len, self._system, self._book.last_committed)
         turn = self._session.turn(line, messages=messages, **self._options)
         try:
             has_come_to_its_end = await show(turn)
             if has_come_to_its_end or turn.is_committed:
                 self._system = None
+                self._points.append(before)
+                self._session_len = turn.session_len or 0
             await self._tell_books(turn)
         except TenureError as error:
             await self._tell_error(error)
             return False
         return True
 
+    async def undo(self) -> bool:
+        """Takes the last turn back that is still in the session. False when there is none, or it can not be had."""
+        if not self._points:
+            self._terminal.note("[there is no turn to take back]")
+            return False
+        point = self._points[-1]
+        try:
+            lengths = await self._session.truncate(point.session_len)
+        except TenureError as error:
+            await self._tell_error(error)
+            return False
+        self._points.pop()
+        self._system, self._session_len = point.system, point.session_len
+        self._book.last_committed = point.last_committed
+        self._terminal.note(f"[taken back: the session is at {lengths.session_len} tokens]")
+        return True
+
     async def _tell_books(self, turn: Turn) -> None:
-        stats = await self._client.pools()
+        stats = await settled_pools(self._client)
         tell = self._book.close_turn if turn.is_committed else self._book.take_back
         self._terminal.note(f"[{tell(turn, stats)}]")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from services.cli.answers import print_answer
 from services.cli.books import TurnBook, format_pools
+from services.cli.pools import settled_pools
 from services.cli.terminal import Terminal
 from services.client import Client, PoolStats, TenureError, Turn, connect
 
@@ -63,15 +64,15 @@ async def _converse(client: Client, max_tokens: int) -> None:
             print(f"\nyou> {question}", flush=True)
             turn = session.turn(question, max_tokens=max_tokens)
             await print_answer(turn, Terminal(sys.stdout, sys.stdout, sys.stderr))
-            stats = await client.pools()
+            stats = await settled_pools(client)
             print(f"[{book.close_turn(turn, stats)}]", flush=True)
             _require_reuse(turn, stats)
             if turn.usage is not None:
                 saved += turn.usage.tokens_from_slot
                 context += turn.usage.context_tokens
         print(f"\nThe session kept {saved} of the {context} tokens of its three contexts. Who owns the pages now:")
-        print(format_pools(await client.pools()))
-    stats = await client.pools()
+        print(format_pools(await settled_pools(client)))
+    stats = await settled_pools(client)
     print("\nAfter closing the session:")
     print(format_pools(stats), flush=True)
     _require_given_back(stats)

@@ -40,10 +40,14 @@ _SERVE_HELP: dict[str, str] = {
     "streaming_sessions": "keep the KV cache of streaming sessions between their turns",
     "prefix_cache": "share the KV cache of equal beginnings between requests",
     "unread_tokens_max": "tokens that may wait for a slow reader before its stream is ended",
+    "overlap": "plan the next step while one is computed, so that the model never waits for the plan",
+    "draft_tokens_max": "most tokens a step that a request may ask to have guessed and verified",
+    "history_tokens_max": "most tokens that all sessions together may remember (4 bytes each)",
     "detach_grace_s": "seconds that a turn runs on when its client is lost, so that it can be resumed",
     "reflection": "tell clients such as grpcurl what the services look like",
     "full_check_steps": "prove all books page by page every so many steps (their sums are checked every step)",
     "drain_s": "seconds that running turns are given to finish when the server is told to stop",
+    "fault_injection": "let any caller break the server's accounts on purpose, to see it notice; on loopback only",
 }
 
 
@@ -78,8 +82,12 @@ def build_parser() -> argparse.ArgumentParser:
         ("chat", "talk to a server", _add_chat),
         ("generate", "continue a text once", _add_generate),
         ("sessions", "list the open sessions", _add_sessions),
+        ("fork", "open a session that begins with what another has", _add_fork),
+        ("truncate", "rewind a session", _add_truncate),
         ("pools", "show who owns the KV cache", _add_pools),
+        ("snapshot", "show all that runs, at one instant", _add_snapshot),
         ("check", "prove the books of the KV cache", _add_check),
+        ("explain", "tell who owns a page, and who did before", _add_explain),
         ("demo", "show it all, with a server of its own", _add_demo),
     ):
         command = commands.add_parser(name, help=text, formatter_class=HelpFormatter)
@@ -110,8 +118,9 @@ def _metavar(kind: Callable[[str], object]) -> str:
 def _add_chat(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Talks to a running server in a streaming session, and shows after each turn where its context came from. "
-        "Ctrl-C stops an answer and takes its turn back; Ctrl-C or Ctrl-D at the prompt leaves. A line /new starts a "
-        "new session. In a pipe, standard output is the answers alone, and the exit code is 1 when a line was refused."
+        "Ctrl-C stops an answer and takes its turn back; Ctrl-C or Ctrl-D at the prompt leaves. A line /undo takes the "
+        "last turn back, /new starts a new session. In a pipe, standard output is the answers alone, and the exit code "
+        "is 1 when a line was refused."
     )
     _add_target(parser)
     _add_sampling(parser, max_tokens=200)
@@ -148,6 +157,49 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     )
     _add_target(parser)
     parser.set_defaults(run=_run_check)
+
+
+def _add_fork(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Opens a session on a running server that begins with the history of another, and shares its KV cache up to "
+        "there. Both go on by themselves. Turns of the other that run do not matter."
+    )
+    parser.add_argument("session", help="the session to take the history of")
+    parser.add_argument("--name", metavar="NAME", help="name of the new session (default: the server chooses one)")
+    parser.add_argument("--at-turn", metavar="TURN", help="up to the end of this finished turn (default: all there is)")
+    parser.add_argument("--at-length", type=int, metavar="N", help="then cut to N tokens (default: not cut)")
+    _add_target(parser)
+    parser.set_defaults(run=_run_fork)
+
+
+def _add_truncate(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Rewinds a session of a running server to its first tokens: what lies behind them is forgotten for good. A "
+        "session in which a turn runs is left as it is."
+    )
+    parser.add_argument("session", help="the session to rewind")
+    parser.add_argument("length", type=int, help="how many tokens to keep; 0 empties the session")
+    _add_target(parser)
+    parser.set_defaults(run=_run_truncate)
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Tells who owns a page of the KV cache of a running server, and how it came to its last owners: the move, the "
+        "step, and the trace id of the turn or session."
+    )
+    parser.add_argument("unit", type=int, metavar="page", help="number of the page, from 1")
+    parser.add_argument("--rows", action="store_true", help="of a request row with that number, and not of a page")
+    _add_target(parser)
+    parser.set_defaults(run=_run_explain)
+
+
+def _add_snapshot(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows the pools, turns, sessions and steps in flight of a running server at one instant. No text is in it."
+    )
+    _add_target(parser)
+    parser.set_defaults(run=_run_snapshot)
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -205,6 +257,32 @@ def _run_sessions(arguments: argparse.Namespace) -> int:
     from services.cli.sessions import run_sessions
 
     return run_sessions(arguments.target)
+
+
+def _run_fork(arguments: argparse.Namespace) -> int:
+    from services.cli.sessions import run_fork
+
+    return run_fork(
+        arguments.target, arguments.session, arguments.name, at_turn=arguments.at_turn, at_length=arguments.at_length
+    )
+
+
+def _run_truncate(arguments: argparse.Namespace) -> int:
+    from services.cli.sessions import run_truncate
+
+    return run_truncate(arguments.target, arguments.session, arguments.length)
+
+
+def _run_explain(arguments: argparse.Namespace) -> int:
+    from services.cli.explain import run_explain
+
+    return run_explain(arguments.target, arguments.unit, is_row=arguments.rows)
+
+
+def _run_snapshot(arguments: argparse.Namespace) -> int:
+    from services.cli.snapshot import run_snapshot
+
+    return run_snapshot(arguments.target)
 
 
 def _run_pools(arguments: argparse.Namespace) -> int:

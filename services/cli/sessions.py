@@ -1,9 +1,10 @@
-"""`tenure sessions`: the open sessions of a running server."""
+"""`tenure sessions`, `fork` and `truncate`: the open sessions of a running server."""
 
 from collections.abc import Sequence
 
 from services.cli.run import run_work
-from services.client import SessionInfo, connect
+from services.cli.tables import format_table
+from services.client import Lengths, SessionInfo, connect
 
 _COLUMNS = ("session", "kind", "tokens", "kv", "kv tokens", "pages", "running")
 
@@ -19,15 +20,39 @@ async def _sessions(target: str) -> int:
     return 0
 
 
+def run_fork(target: str, session_id: str, name: str | None, *, at_turn: str | None, at_length: int | None) -> int:
+    return run_work(target, _fork(target, session_id, name, at_turn, at_length))
+
+
+async def _fork(target: str, session_id: str, name: str | None, at_turn: str | None, at_length: int | None) -> int:
+    async with connect(target) as client:
+        fork = await client.session(session_id).fork(name, at_turn=at_turn, at_length=at_length)
+    told = describe_lengths(fork.lengths) if fork.lengths is not None else ""
+    print(f"session {fork.session_id} begins with what {session_id} has: {told}")
+    return 0
+
+
+def run_truncate(target: str, session_id: str, length: int) -> int:
+    return run_work(target, _truncate(target, session_id, length))
+
+
+async def _truncate(target: str, session_id: str, length: int) -> int:
+    async with connect(target) as client:
+        lengths = await client.session(session_id).truncate(length)
+    print(f"session {session_id} is rewound: {describe_lengths(lengths)}")
+    return 0
+
+
+def describe_lengths(lengths: Lengths) -> str:
+    """As in `120 tokens, of which 112 need not be computed again`."""
+    return f"{lengths.session_len} tokens, of which {lengths.kv_tokens} need not be computed again"
+
+
 def format_sessions(sessions: Sequence[SessionInfo]) -> str:
     """A table, or a line when there is nothing to show."""
     if not sessions:
         return "no session is open"
-    rows = [_COLUMNS, *map(_cells, sessions)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return format_table([_COLUMNS, *map(_cells, sessions)])
 
 
 def _cells(session: SessionInfo) -> tuple[str, ...]:

@@ -6,29 +6,42 @@ async with connect("127.0.0.1:50051") as client:
             print(piece.text, end="")
 """
 
-from services.client.client import Client, ClientSession, connect
+from services.client.client import Client, connect
 from services.client.errors import TenureError
-from services.client.model import CheckReport, ModelInfo
+from services.client.inspection import OwnershipChange, Plan, PlanRow, ServerState, TurnInfo, UnitHistory, UnitOwner
+from services.client.model import CheckReport, Finding, ModelInfo
 from services.client.pools import Pool, PoolStats
-from services.client.requests import Message, OptionError, SamplingOptions
-from services.client.sessions import SessionInfo
+from services.client.requests import Message, OptionError, SamplingOptions, SessionTurnOptions, TurnOptions
+from services.client.session import ClientSession
+from services.client.sessions import Lengths, SessionInfo
 from services.client.turn import FinishReason, Piece, Turn, Usage
 
 __all__ = [
     "CheckReport",
     "Client",
     "ClientSession",
+    "Finding",
     "FinishReason",
+    "Lengths",
     "Message",
     "ModelInfo",
     "OptionError",
+    "OwnershipChange",
     "Piece",
+    "Plan",
+    "PlanRow",
     "Pool",
     "PoolStats",
     "SamplingOptions",
+    "ServerState",
     "SessionInfo",
+    "SessionTurnOptions",
     "TenureError",
     "Turn",
+    "TurnInfo",
+    "TurnOptions",
+    "UnitHistory",
+    "UnitOwner",
     "Usage",
     "connect",
 ]

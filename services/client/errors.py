@@ -1,10 +1,15 @@
 """The client's one exception: what the server said, typed."""
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 
 _DETAILS_KEY = "grpc-status-details-bin"
+
+_Response = TypeVar("_Response")
 
 
 class TenureError(Exception):
@@ -54,6 +59,14 @@ def to_error(error: aio.AioRpcError) -> TenureError:
         metadata=dict(info.metadata),
         retry_after_s=retry.retry_delay.ToTimedelta().total_seconds() if has_retry else None,
     )
+
+
+async def answer(call: Awaitable[_Response]) -> _Response:
+    """Awaits a call. Raises TenureError."""
+    try:
+        return await call
+    except aio.AioRpcError as error:
+        raise to_error(error) from None
 
 
 def _read_status(error: aio.AioRpcError) -> status_pb2.Status:

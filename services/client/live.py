@@ -12,7 +12,7 @@ class LiveTurn(Protocol):
         """Whether somebody still holds its iterator."""
 
     async def leave(self) -> None:
-        """Ends it by roll-back."""
+        """Ends it as aborted."""
 
 
 class LiveTurns:
@@ -21,6 +21,10 @@ class LiveTurns:
     def __init__(self, parent: Self | None = None) -> None:
         self._parent = parent
         self._turns: set[LiveTurn] = set()
+
+    def sibling(self) -> "LiveTurns":
+        """Another set with the same parent."""
+        return LiveTurns(self._parent)
 
     def add(self, turn: LiveTurn) -> None:
         self._turns.add(turn)

@@ -25,6 +25,13 @@ class Finding:
 
     law: str
     message: str
+    kind: str = "conflict"
+    """leak: the units are taken out of circulation, and the server goes on; conflict: it halts."""
+    pool: str = ""
+    units: tuple[int, ...] = ()
+
+
+_FINDING_KINDS = {admin_pb2.FINDING_KIND_LEAK: "leak", admin_pb2.FINDING_KIND_CONFLICT: "conflict"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +56,14 @@ def decode_model(response: admin_pb2.GetModelResponse) -> ModelInfo:
 
 
 def decode_check(response: admin_pb2.CheckResponse) -> CheckReport:
-    findings = tuple(Finding(finding.law, finding.message) for finding in response.findings)
-    return CheckReport(findings, response.checks_run)
+    return CheckReport(tuple(map(_decode_finding, response.findings)), response.checks_run)
+
+
+def _decode_finding(finding: admin_pb2.CheckFinding) -> Finding:
+    return Finding(
+        law=finding.law,
+        message=finding.message,
+        kind=_FINDING_KINDS.get(finding.kind, f"kind {finding.kind}"),
+        pool=KINDS.get(finding.pool, ""),
+        units=tuple(finding.units),
+    )

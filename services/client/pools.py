@@ -53,7 +53,7 @@ class PoolStats:
 
 def decode_pools(response: admin_pb2.PoolStatsResponse) -> PoolStats:
     return PoolStats(
-        pools=tuple(_decode_pool(pool) for pool in response.pools),
+        pools=tuple(decode_pool(pool) for pool in response.pools),
         sessions_open=response.sessions_open,
         turns_running=response.turns_running,
         turns_waiting=response.turns_waiting,
@@ -65,7 +65,7 @@ def decode_pools(response: admin_pb2.PoolStatsResponse) -> PoolStats:
     )
 
 
-def _decode_pool(pool: admin_pb2.Pool) -> Pool:
+def decode_pool(pool: admin_pb2.Pool) -> Pool:
     return Pool(
         kind=KINDS.get(pool.kind, f"kind {pool.kind}"),
         total=pool.total,

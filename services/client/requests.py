@@ -41,6 +41,28 @@ class SamplingOptions(TypedDict, total=False):
     ignore_eos: bool
 
 
+class TurnOptions(SamplingOptions, total=False):
+    """What else can be said of any turn."""
+
+    priority: int | None
+    """Higher is sooner, from -1000 to 1000; the session's without one."""
+    draft_tokens: int | None
+    """Most tokens a step that are guessed and verified; the answer is the same."""
+
+
+class SessionTurnOptions(TurnOptions, total=False):
+    """What else can be said of a turn of a session. All but the last are for ordinary sessions."""
+
+    replace: bool
+    """Takes the place of all that came after `parent`; without a parent, of everything."""
+    offset: int | None
+    """Keeps so many of the tokens that it would follow, from the first."""
+    drop_previous_output: bool
+    """Follows the parent's input without its output."""
+    keep_on_abort: bool
+    """What it was given until it was aborted, or left, stays in the session."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnInput:
     """Exactly one of them is given. Raises ValueError otherwise."""
@@ -62,8 +84,9 @@ def build_request(given: TurnInput, turn_id: str | None, options: SamplingOption
         # The client names its turns: only so can it abort one whose first message it has not seen, and go on with one
         # whose stream was lost.
         turn_id=uuid.uuid4().hex if turn_id is None else turn_id,
-        sampling=_build_sampling(options),
+        sampling=types_pb2.SamplingParams(),
     )
+    _set_options(request, options)
     if given.text is not None:
         request.text.text = given.text
         request.text.SetInParent()
@@ -80,22 +103,35 @@ def build_request(given: TurnInput, turn_id: str | None, options: SamplingOption
     return request
 
 
-def _build_sampling(options: SamplingOptions) -> types_pb2.SamplingParams:
-    sampling = types_pb2.SamplingParams()
+def _set_options(request: generate_pb2.GenerateRequest, options: SamplingOptions) -> None:
     for name, value in options.items():
         _require_option(name, value)
         try:
-            sampling.MergeFrom(types_pb2.SamplingParams(**{name: value}))  # type: ignore[arg-type]  # names and values of the TypedDict
+            if name in SamplingOptions.__annotations__:
+                request.sampling.MergeFrom(types_pb2.SamplingParams(**{name: value}))  # type: ignore[arg-type]  # names and values of the TypedDict
+            else:
+                request.MergeFrom(_build_option(name, value))
         except ValueError as error:
             raise OptionError(name, f"{value} is out of range") from error
         except TypeError as error:
             raise TypeError(f"{name}: {value!r} is of the wrong type") from error
-    return sampling
+
+
+def _build_option(name: str, value: object) -> generate_pb2.GenerateRequest:
+    match name:
+        case "replace":
+            mode = generate_pb2.TURN_MODE_REPLACE if value else generate_pb2.TURN_MODE_UNSPECIFIED
+            return generate_pb2.GenerateRequest(mode=mode)
+        case "keep_on_abort":
+            on_abort = generate_pb2.ON_ABORT_KEEP if value else generate_pb2.ON_ABORT_UNSPECIFIED
+            return generate_pb2.GenerateRequest(on_abort=on_abort)
+        case _:
+            return generate_pb2.GenerateRequest(**{name: value})  # type: ignore[arg-type]  # names and values of the TypedDict
 
 
 def _require_option(name: str, value: object) -> None:
     """Callers whose code nobody type-checks hear of a slip here, and not never."""
-    known = SamplingOptions.__annotations__
+    known = SessionTurnOptions.__annotations__
     if name not in known:
         close = difflib.get_close_matches(name, known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"

@@ -27,6 +27,16 @@ class SessionInfo:
     kv_pages: int
 
 
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What a session has after it was forked or truncated."""
+
+    session_len: int
+    """Tokens; of an ordinary session those of its longest path."""
+    kv_tokens: int
+    """How many of them need not be computed again."""
+
+
 def decode_session(info: session_pb2.SessionInfo) -> SessionInfo:
     return SessionInfo(
         session_id=info.session_id,

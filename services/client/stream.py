@@ -65,7 +65,7 @@ class TurnMessages:
         self._has_started = False
         self._has_rest = False
         self._has_finished = False
-        self._is_committed = False
+        self._is_complete = False
         self.is_over = False
         """Whether nothing more will come."""
         self.resumptions = 0
@@ -80,7 +80,7 @@ class TurnMessages:
             try:
                 message = await self._read_call()
             except TenureError as error:
-                if self._is_committed and _is_broken(error):
+                if self._is_complete and _is_broken(error):
                     self.is_over = True
                     return None  # only the status is lost, and the turn's own end has told all of it
                 if not self._is_lost(error):
@@ -134,7 +134,7 @@ class TurnMessages:
                 return self._keep_delta(message.delta)
             case "finished":
                 self._has_finished = True
-                self._is_committed = message.finished.finish_reason != types_pb2.FINISH_REASON_ABORT
+                self._is_complete = message.finished.finish_reason != types_pb2.FINISH_REASON_ABORT
         return True
 
     def _keep_delta(self, delta: generate_pb2.TokenDelta) -> bool:

@@ -42,6 +42,10 @@ class Usage:
     tokens_computed: int
     completion_tokens: int
     retractions: int
+    drafted_tokens: int = 0
+    """Guessed and verified, with `draft_tokens`."""
+    accepted_tokens: int = 0
+    """How many of these were right."""
 
 
 _FINISH_REASONS: dict[int, FinishReason] = {
@@ -54,10 +58,11 @@ _FINISH_REASONS: dict[int, FinishReason] = {
 class Turn:
     """Iterate it once: `async for piece in turn`. Raises TenureError when it is refused or aborted.
 
-    Whoever leaves early has the turn aborted on the server, which rolls the session back to what it was before. A
-    reader that is cancelled while it waits for a piece goes on only when that is done. After a `break`, or an exception
-    in the loop, the abort is on its way at once, and it is done at the latest when the next turn of a streaming session
-    begins, and when the session or the client is closed. `async with turn` and `leave()` have it done there and then.
+    Whoever leaves early has the turn aborted on the server, which rolls the session back to what it was before, or with
+    `keep_on_abort` keeps what the turn was given. A reader that is cancelled while it waits for a piece goes on only
+    when that is done. After a `break`, or an exception in the loop, the abort is on its way at once, and it is done at
+    the latest when the next turn of a streaming session begins, and when the session or the client is closed.
+    `async with turn` and `leave()` have it done there and then.
 
     A stream that is lost is resumed, with every token once. After the end `usage`, `finish_reason` and `session_len`
     are set.
@@ -85,6 +90,8 @@ class Turn:
         """How often a turn of this id was accepted, this time included; set once it is."""
         self.usage: Usage | None = None
         self.finish_reason: FinishReason | None = None
+        self.is_committed = False
+        """Whether the turn is part of its session now: also one that was aborted and kept."""
         self.stop_string: str | None = None
         """The stop string that ended the answer, if one did."""
         self.session_len: int | None = None
@@ -97,11 +104,6 @@ class Turn:
         self._reader: weakref.ref[TurnReader] | None = None
         self._messages: TurnMessages | None = None
         self._leaving: asyncio.Task[None] | None = None
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether the turn is part of its session now."""
-        return self.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
 
     @property
     def resumptions(self) -> int:
@@ -136,7 +138,7 @@ class Turn:
         return "".join([piece.text async for piece in self])
 
     async def leave(self) -> None:
-        """Ends the turn by roll-back, unless it has ended. Returns when the server has done so. Idempotent."""
+        """Ends the turn as aborted, unless it has ended. Returns when the server has done so. Idempotent."""
         leaving = self.start_leaving()
         if leaving is not None:
             # Shielded: a second Ctrl-C gives up waiting, but the server still gets its Abort.
@@ -194,6 +196,7 @@ class Turn:
     def _finish(self, finished: generate_pb2.TurnFinished) -> None:
         usage = finished.usage
         self.finish_reason = _FINISH_REASONS.get(finished.finish_reason)
+        self.is_committed = finished.committed
         self.stop_string = finished.stop_string if finished.HasField("stop_string") else None
         self.session_len = finished.session_len if finished.HasField("session_len") else None
         self.usage = Usage(
@@ -203,6 +206,8 @@ class Turn:
             tokens_computed=usage.tokens_computed,
             completion_tokens=usage.completion_tokens,
             retractions=usage.retractions,
+            drafted_tokens=usage.drafted_tokens,
+            accepted_tokens=usage.accepted_tokens,
         )
 
     async def _abort(self, messages: TurnMessages) -> None:

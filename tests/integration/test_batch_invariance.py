@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.core.plan import PlanRow
 from engine.executor.batch import PoolGeometry, build_batch
 from engine.executor.linear import Linear, pad_rows
 from engine.executor.model_config import ModelConfig
@@ -25,6 +26,9 @@ PLACEMENTS = ((1, 1), (1, 16), (1, 64), (2, 16))
 BLOCK_EDGE = 64
 """Attention cuts its keys here: sequences must be longer than one block."""
 
+VERIFIED_FROM = 50
+"""Position of the first row with drafts: short of `BLOCK_EDGE`, so that drafts are cut by it."""
+
 pytestmark = pytest.mark.exact
 
 
@@ -36,6 +40,18 @@ class Cut:
     chunk_len: int
     threads: int
     page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One way to verify drafts beside strangers that do so too."""
+
+    batch_size: int
+    num_drafts: int
+    wrong_place: int
+    """Place of the one wrong draft of each row; `num_drafts` for none."""
+    threads: int = 1
+    page_size: int = 16
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +103,36 @@ def test_logits_of_the_real_model_when_cut_then_equal_bit_for_bit(smollm2: Loade
     token_ids = _token_ids(smollm2.config, BLOCK_EDGE + 6)
     expected = _logits(smollm2.config, smollm2.weights, token_ids, Cut(1, len(token_ids), 1, 16))
     assert torch.equal(_logits(smollm2.config, smollm2.weights, token_ids, cut), expected)
+
+
+def test_logits_of_a_tiny_model_when_drafts_are_verified_then_equal_those_of_single_decodes_bit_for_bit() -> None:
+    config = tiny_llama_config()
+    weights = tiny_llama_weights(config)
+    token_ids = _token_ids(config, BLOCK_EDGE + 9)
+    expected = _logits(config, weights, token_ids, Cut(1, 1, 1, 16))[VERIFIED_FROM:]
+    cases = [
+        Verified(batch_size, num_drafts, wrong_place, threads, page_size)
+        for batch_size, num_drafts, (threads, page_size) in itertools.product((1, 3, 8, 33), (1, 4, 9), PLACEMENTS)
+        for wrong_place in sorted({0, num_drafts // 2, num_drafts})
+    ]
+    different = [
+        case for case in cases if not torch.equal(_verified_logits(config, weights, token_ids, case), expected)
+    ]
+    assert not different
+    assert len(cases) == 4 * (2 + 3 + 3) * len(PLACEMENTS)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [Verified(1, 4, 4), Verified(1, 4, 2), Verified(3, 7, 3, threads=2), Verified(8, 4, 0, page_size=1)],
+    ids=str,
+)
+def test_logits_of_the_real_model_when_drafts_are_verified_then_equal_those_of_single_decodes_bit_for_bit(
+    smollm2: LoadedModel, case: Verified
+) -> None:
+    token_ids = _token_ids(smollm2.config, BLOCK_EDGE + 6)
+    expected = _logits(smollm2.config, smollm2.weights, token_ids, Cut(1, 1, 1, 16))[VERIFIED_FROM:]
+    assert torch.equal(_verified_logits(smollm2.config, smollm2.weights, token_ids, case), expected)
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
@@ -143,3 +189,41 @@ def _logits(config: ModelConfig, weights: LlamaWeights, token_ids: list[int], cu
         place = next(place for place, row in enumerate(planned) if row.req_pool_idx == rows[target].req_pool_idx)
         logits.append(runner.forward(batch, np.arange(batch.qo_indptr[place], batch.qo_indptr[place + 1])))
     return torch.cat(logits)
+
+
+def _verified_logits(config: ModelConfig, weights: LlamaWeights, token_ids: list[int], case: Verified) -> torch.Tensor:
+    """The logits of `token_ids[VERIFIED_FROM:]`, from rows of drafts: what lies behind a wrong draft is run again."""
+    torch.set_num_threads(case.threads)
+    pages_each = -(-(len(token_ids) + 1) // case.page_size)
+    pool = PoolGeometry(case.page_size, 1 + case.batch_size * pages_each, case.batch_size + 1)
+    runner = ModelRunner(config, weights, pool)
+    rows = [
+        PagedSequence(1 + place, [1 + place + case.batch_size * page for page in range(pages_each)])
+        for place in range(case.batch_size)
+    ]
+    target = case.batch_size // 2
+    histories = [_token_ids(config, len(token_ids), seed=1 + place) for place in range(case.batch_size)]
+    histories[target] = token_ids
+    steps = itertools.count(1)
+    prompts = [row.chunk(ids[:VERIFIED_FROM], num_samples=0) for row, ids in zip(rows, histories, strict=True)]
+    prefill = build_batch(make_plan(next(steps), case.page_size, prompts), pool)
+    assert len(runner.forward(prefill, prefill.sample_idx)) == 0
+    logits = []
+    while rows[target].planned_len < len(token_ids):
+        planned = [_verifying(row, ids, case, config.vocab_size) for row, ids in zip(rows, histories, strict=True)]
+        batch = build_batch(make_plan(next(steps), case.page_size, planned), pool)
+        own = slice(batch.sample_indptr[target], batch.sample_indptr[target + 1])
+        num_right = min(case.wrong_place + 1, planned[target].query_len)
+        logits.append(runner.forward(batch, batch.sample_idx)[own][:num_right])
+        for row, plan_row in zip(rows, planned, strict=True):
+            row.rewind(plan_row.start_len + min(case.wrong_place + 1, plan_row.query_len))
+    return torch.cat(logits)
+
+
+def _verifying(row: PagedSequence, token_ids: list[int], case: Verified, vocab_size: int) -> PlanRow:
+    """The next of `token_ids`, with those behind it as drafts, but for a wrong one."""
+    start = row.planned_len
+    drafts = token_ids[start + 1 : start + 1 + case.num_drafts]
+    if case.wrong_place < len(drafts):
+        drafts[case.wrong_place] = (drafts[case.wrong_place] + 1) % vocab_size
+    return row.verify(token_ids[start], drafts)

@@ -4,6 +4,7 @@ import asyncio
 
 from engine.core.config import CoreConfig
 from engine.core.ids import SessionId
+from engine.runtime.handle import Base
 from services.backend import Backend
 from services.drafts import TextDraft, TurnDraft
 from services.prompts import build_prompt
@@ -27,7 +28,7 @@ def make_draft(session: str | None) -> TurnDraft:
 
 
 def test_text_when_it_starts_a_history_then_bos_is_before_it_and_never_again() -> None:
-    async def main() -> tuple[list[list[int]], list[int | None]]:
+    async def main() -> tuple[list[list[int]], list[Base | None]]:
         capabilities = shadow_capabilities()
         config = CoreConfig(
             page_size=capabilities.page_size,
@@ -43,8 +44,8 @@ def test_text_when_it_starts_a_history_then_bos_is_before_it_and_never_again() -
             await rig.turn("t1", first.ids, "s", max_tokens=2)
             second = await build_prompt(backend, make_draft("s"), TextDraft("ab"))
             alone = await build_prompt(backend, make_draft(None), TextDraft("ab"))
-            return [first.ids, second.ids, alone.ids], [first.base_len, second.base_len, alone.base_len]
+            return [first.ids, second.ids, alone.ids], [first.base, second.base, alone.base]
 
-    ids, base_lens = asyncio.run(main())
+    ids, bases = asyncio.run(main())
     assert ids == [[BOS, 97, 98], [97, 98], [BOS, 97, 98]]
-    assert base_lens == [0, 5, 0]
+    assert [base and base.num_ids for base in bases] == [0, 5, 0]

@@ -58,6 +58,19 @@ async def test_abort_when_a_turn_answers_then_rolled_back(in_flight_max: int) ->
         await require_rolled_back(rig, history)
 
 
+@DEPTHS
+async def test_abort_when_the_next_turn_is_sent_behind_it_then_that_turn_is_taken(in_flight_max: int) -> None:
+    async with running(in_flight_max=in_flight_max) as rig:
+        history, stream = await begin_second_turn(rig)
+        await read_some(stream, 3)
+        aborting = asyncio.create_task(rig.engine.abort(SessionId(SESSION), TurnId("t2")))
+        await asyncio.sleep(0)
+        events = await read_all(await rig.submit("t3", [9], session=SESSION, max_tokens=4))
+        assert ids_of(events) == oracle([*history, 9], 4)
+        await aborting
+        assert end_of(await read_all(stream)).outcome is AbortReason.CLIENT
+
+
 async def test_abort_when_the_turn_is_unknown_or_over_then_no_error() -> None:
     async with running() as rig:
         await read_all(await rig.submit("t", PROMPT))

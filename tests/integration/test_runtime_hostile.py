@@ -121,7 +121,13 @@ async def test_open_when_the_caller_leaves_before_it_is_told_the_name_then_the_s
     open_session = LocalEngine.open_session
 
     async def open_and_lose_the_caller(
-        engine: LocalEngine, session_id: SessionId, *, streaming: bool, idle_timeout_s: float | None
+        engine: LocalEngine,
+        session_id: SessionId,
+        *,
+        streaming: bool,
+        idle_timeout_s: float | None,
+        priority: int,
+        trace_id: str,
     ) -> None:
         await open_session(engine, session_id, streaming=streaming, idle_timeout_s=idle_timeout_s)
         opened.append(session_id)

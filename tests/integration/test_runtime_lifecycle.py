@@ -9,8 +9,8 @@ import pytest
 from engine.core.commands import AbortReason, Close, Command, FinishReason
 from engine.core.core import Core
 from engine.core.errors import InvariantViolation
+from engine.core.findings import CheckLevel, Finding, Report
 from engine.core.ids import SessionId, TurnId, pack_ids
-from engine.core.invariants import CheckLevel, Finding, Report
 from engine.core.plan import StepPlan
 from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import EngineClosed, EngineFailed, TurnRequest

@@ -10,7 +10,7 @@ from engine.core.commands import AbortReason, FinishReason
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.events import TurnEnded
 from engine.core.ids import SessionId, TurnId, pack_ids
-from engine.runtime.handle import Delta, Started, StreamReason, StreamRefusal, TurnEvent, TurnRequest
+from engine.runtime.handle import Base, Delta, Started, StreamReason, StreamRefusal, TurnEvent, TurnRequest
 from engine.runtime.streams import LiveStream
 from tests.kit.runtime_rig import QUICK, RuntimeRig, end_of, ids_of, oracle, read_all, running, wait_until
 
@@ -275,12 +275,12 @@ async def test_submit_when_the_history_is_not_the_one_it_was_made_for_then_refus
     async with running() as rig:
         await rig.open("s")
         await read_all(await rig.submit("t1", PROMPT, session="s", max_tokens=4))
-        request = TurnRequest(TurnId("t2"), pack_ids([5]), SESSION, max_tokens=4, base_len=len(PROMPT))
+        request = TurnRequest(TurnId("t2"), pack_ids([5]), SESSION, max_tokens=4, base=Base(len(PROMPT), PROMPT[-1]))
         with pytest.raises(StreamRefusal) as caught:
             await rig.engine.submit(request)
         assert (caught.value.reason, caught.value.value) == (StreamReason.HISTORY_MOVED, len(PROMPT) + 4)
         assert rig.engine.num_live_turns == 0
-        right = replace(request, base_len=len(PROMPT) + 4)
+        right = replace(request, base=Base.of(await rig.engine.find_base(SESSION, None)))
         assert ids_of(await read_all(await rig.engine.submit(right))) == oracle([*PROMPT, *ANSWER[:4], 5], 4)
 
 

@@ -42,7 +42,7 @@ async def run(rig: RuntimeRig, max_tokens: int, *stops: str) -> list[TurnEvent]:
 async def require_history(rig: RuntimeRig, length: int) -> None:
     """The session has the prompt and so many ids of the answer, and goes on as if it had been given them."""
     history = PROMPT + ANSWER[:length]
-    assert unpack_ids(await rig.engine.history(SessionId("s"), None)).tolist() == history
+    assert unpack_ids(await rig.engine.find_base(SessionId("s"), None)).tolist() == history
     events = await read_all(await rig.submit("next", [5, 6], session="s", max_tokens=6))
     assert ids_of(events) == oracle([*history, 5, 6], 6)
     usage = end_of(events).usage

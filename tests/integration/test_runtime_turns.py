@@ -49,7 +49,7 @@ async def test_session_when_second_turn_then_only_the_new_ids_and_the_last_token
         await rig.open("s")
         first = await read_all(await rig.submit("t1", PROMPT, session="s", max_tokens=6))
         second = await read_all(await rig.submit("t2", [5, 6], session="s", max_tokens=6))
-        history = await rig.engine.history(SessionId("s"), None)
+        history = await rig.engine.find_base(SessionId("s"), None)
     base = PROMPT + ids_of(first) + [5, 6]
     assert ids_of(second) == oracle(base, 6)
     usage = end_of(second).usage

@@ -8,31 +8,17 @@ from dataclasses import replace
 import grpc
 import pytest
 from grpc import aio
-from grpc_reflection.v1alpha import reflection_pb2
 
-from engine.core.invariants import CheckLevel, Finding, Report
+from engine.core.findings import CheckLevel, Finding, Report
 from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
 from services.client import FinishReason, TenureError
 from services.server import SERVICES
 from services.tokenization.chat import ChatMessage, ChatTemplate
 from services.tokenization.tokenizer import Tokenizer
 from tests.kit.runtime_rig import oracle
-from tests.kit.server_rig import CONFIG, ServerRig, running_server
+from tests.kit.server_rig import CONFIG, ServerRig, list_services, running_server
 
 PROMPT = [7, 1, 9, 4]
-
-
-async def list_services(target: str) -> list[str]:
-    """What a client such as grpcurl sees, without our protos."""
-    async with aio.insecure_channel(target) as channel:
-        ask = channel.stream_stream(
-            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-        )
-        call = ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
-        answers = [answer async for answer in call]
-    return [service.name for service in answers[0].list_services_response.service]
 
 
 async def test_reflection_when_on_then_every_service_that_answers_is_told() -> None:
@@ -53,7 +39,8 @@ async def test_model_and_config_when_asked_then_what_is_in_force() -> None:
         assert (model.context_len, model.vocab_size, model.page_size) == (100, 256, 4)
         assert model.pools == {"full": 63, "rows": 7}
         assert model.name == rig.executor.capabilities.name
-        assert set(model.features) == {"sampling", "stop_strings", "resume", "prefix_cache"}
+        assert {"sampling", "fork", "truncate", "prefix_cache"} <= set(model.features)
+        assert "streaming_sessions" not in model.features
         settings = await rig.client.config()
         assert (settings["context_len"], settings["streaming_sessions"], settings["port"]) == ("100", "no", "0")
         assert list(settings) == list(CONFIG.effective())

@@ -84,7 +84,7 @@ async def test_step_when_the_numbers_are_not_finite_then_fails(poison: float) ->
     try:
         good = await run(executor, 1, PagedSequence(1, [1]), [5, 6])
         assert isinstance(good, StepResult)
-        quiet_chunk = PagedSequence(2, [2]).chunk([7, 6], samples=False)
+        quiet_chunk = PagedSequence(2, [2]).chunk([7, 6], num_samples=0)
         for step, row in ((2, PagedSequence(2, [2]).chunk([6, 7])), (3, quiet_chunk)):
             failure = await executor.submit(make_plan(step, PAGE_SIZE, [row]))
             assert isinstance(failure, StepFailure)
@@ -116,7 +116,7 @@ async def test_sampling_when_logits_tie_then_takes_the_lowest_id() -> None:
     try:
         outcome = await run(executor, 1, PagedSequence(1, [1]), [5, 6])
         assert isinstance(outcome, StepResult)
-        assert outcome.sampled == (0,)
+        assert outcome.sampled == ((0,),)
     finally:
         executor.close()
 

@@ -28,6 +28,15 @@ class Book:
     def owner(self, pool: PoolKind, unit: int) -> Owner:
         return self._owners[pool][unit]
 
+    def owners(self, pool: PoolKind) -> tuple[Owner, ...]:
+        """Of every unit, the padding one included, which is always free."""
+        return tuple(self._owners[pool])
+
+    @property
+    def draining_pages(self) -> int:
+        """Pages that a plan in flight keeps where they are."""
+        return sum(until > self._answered for until in self._drains.values())
+
     def is_protected(self, page: int) -> bool:
         """Whether a cache page is locked by some holder."""
         return self._is_protected[page]

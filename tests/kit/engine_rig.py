@@ -14,7 +14,7 @@ from engine.core.snapshot import Snapshot
 from engine.executor.protocol import Executor
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.engine import LocalEngine
-from engine.runtime.handle import Delta, Finished, TurnRequest
+from engine.runtime.handle import DEFAULT_OPTIONS, Delta, Finished, TurnOptions, TurnRequest
 
 
 class NoText:
@@ -91,6 +91,7 @@ class EngineRig:
         sampling: Sampling = GREEDY,
         *,
         ignore_eos: bool = False,
+        options: TurnOptions = DEFAULT_OPTIONS,
     ) -> TurnOutput:
         """Runs one turn to its end."""
         request = TurnRequest(
@@ -101,6 +102,7 @@ class EngineRig:
             max_tokens=max_tokens,
             ignore_eos=ignore_eos,
             sampling=sampling,
+            options=options,
         )
         output = TurnOutput()
         async for event in await self.engine.submit(request):

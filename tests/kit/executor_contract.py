@@ -6,39 +6,32 @@ They compare an executor with itself: whatever it computes, how its input was cu
 import asyncio
 import itertools
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import pytest
 
 from engine.core.ownership import PoolKind
-from engine.core.plan import PageCopy, PlanRow, StepOutcome, StepResult
+from engine.core.plan import PageCopy, StepOutcome, StepResult
 from engine.core.sampling import GREEDY, SEED_MAX, Sampling
-from engine.executor.protocol import Executor
-from tests.kit.paged_sequence import PagedSequence, make_plan
+from tests.kit.executor_driver import (
+    DRAWN,
+    NUM_ROWS,
+    OTHER_PROMPT,
+    PAGE_SIZE,
+    POOL_PAGES,
+    PROMPT,
+    Driver,
+    ExecutorRig,
+    result_of,
+    sampled_id,
+)
+from tests.kit.paged_sequence import PagedSequence
+from tests.kit.verification_contract import VerificationContract
 
-PAGE_SIZE = 4
-POOL_PAGES = 64
-NUM_ROWS = 8
-PROMPT = [17, 3, 42, 99, 5, 61, 28, 7, 77, 12, 50]
-OTHER_PROMPT = [9, 8, 7, 6, 5]
-DRAWN = (Sampling(2.0, seed=1), Sampling(5.0, top_k=20, seed=SEED_MAX), Sampling(3.0, top_p=0.9, seed=1))
+__all__ = ["PAGE_SIZE", "Driver", "ExecutorContract", "SamplingContract"]
 
 
-class ExecutorContract:
-    """Subclass it as `Test…` and define `make_executor`: 100 token ids or more, a context of 64 tokens or more."""
-
-    def make_executor(self, *, page_size: int, pool_pages: int, num_rows: int) -> Executor:
-        """A fresh executor, whose pools hold nothing. The contract closes it."""
-        raise NotImplementedError
-
-    @contextmanager
-    def driver(self) -> Iterator["Driver"]:
-        executor = self.make_executor(page_size=PAGE_SIZE, pool_pages=POOL_PAGES, num_rows=NUM_ROWS)
-        try:
-            yield Driver(executor)
-        finally:
-            executor.close()
+class ExecutorContract(VerificationContract):
+    """What every executor passes. Subclasses as those of `ExecutorRig`."""
 
     async def test_capabilities_when_made_then_tell_the_sizes_asked_for(self) -> None:
         with self.driver() as driver:
@@ -48,14 +41,13 @@ class ExecutorContract:
             assert told.max_in_flight >= 1
             assert told.name
 
-    async def test_sampled_when_a_row_does_not_sample_then_none_in_its_place(self) -> None:
+    async def test_sampled_when_a_row_does_not_sample_then_its_place_is_empty(self) -> None:
         with self.driver() as driver:
             quiet, loud = PagedSequence(1, [1, 2, 3]), PagedSequence(2, [4, 5])
-            result = await driver.run([quiet.chunk(PROMPT, samples=False), loud.chunk(OTHER_PROMPT)])
+            result = await driver.run([quiet.chunk(PROMPT, num_samples=0), loud.chunk(OTHER_PROMPT)])
             assert result.step == 1
-            assert result.sampled[0] is None
-            assert isinstance(result.sampled[1], int)
-            assert 0 <= result.sampled[1] < driver.executor.capabilities.vocab_size
+            assert result.sampled[0] == ()
+            assert 0 <= sampled_id(result, 1) < driver.executor.capabilities.vocab_size
 
     @pytest.mark.parametrize("cuts", [[4, 8], [1], [10], [3, 7], list(range(1, 11))])
     async def test_prompt_when_cut_into_chunks_then_the_ids_are_those_of_one_shot(self, cuts: list[int]) -> None:
@@ -64,10 +56,10 @@ class ExecutorContract:
             chunked = PagedSequence(2, range(10, 17))
             edges = [0, *cuts, len(PROMPT)]
             results = [
-                await driver.run([chunked.chunk(PROMPT[start:stop], samples=stop == len(PROMPT))])
+                await driver.run([chunked.chunk(PROMPT[start:stop], num_samples=int(stop == len(PROMPT)))])
                 for start, stop in itertools.pairwise(edges)
             ]
-            assert [results[-1].sampled[0], *await driver.decode(chunked, 5)] == expected
+            assert [sampled_id(results[-1]), *await driver.decode(chunked, 5)] == expected
 
     async def test_decode_when_ids_are_given_then_as_when_they_stay_with_the_executor(self) -> None:
         with self.driver() as driver:
@@ -75,10 +67,9 @@ class ExecutorContract:
             given = PagedSequence(2, range(10, 17))
             result = await driver.run([given.chunk(PROMPT)])
             for token_id in expected[:-1]:
-                assert token_id is not None
-                assert result.sampled[0] == token_id
+                assert sampled_id(result) == token_id
                 result = await driver.run([given.chunk([token_id])])
-            assert result.sampled[0] == expected[-1]
+            assert sampled_id(result) == expected[-1]
 
     async def test_rows_when_batched_then_each_gets_what_it_gets_alone(self) -> None:
         with self.driver() as driver:
@@ -87,8 +78,8 @@ class ExecutorContract:
             first, second = PagedSequence(2, [20, 30, 21, 31]), PagedSequence(3, [22, 32, 23, 33])
             results = [await driver.run([first.chunk(PROMPT), second.chunk(OTHER_PROMPT)])]
             results += [await driver.run([second.decode(), first.decode()]) for _ in range(3)]
-            assert [results[0].sampled[0], *(result.sampled[1] for result in results[1:])] == alone
-            assert [results[0].sampled[1], *(result.sampled[0] for result in results[1:])] == other_alone
+            assert [sampled_id(results[0]), *(sampled_id(result, 1) for result in results[1:])] == alone
+            assert [sampled_id(results[0], 1), *(sampled_id(result) for result in results[1:])] == other_alone
 
     async def test_submit_when_one_plan_is_in_flight_then_the_next_takes_its_sample_and_answers_after_it(self) -> None:
         with self.driver() as driver:
@@ -107,18 +98,18 @@ class ExecutorContract:
             outcomes = await asyncio.gather(*futures)
             assert answered == sorted(answered)
             assert len(answered) == 2
-            assert [result_of(outcome).sampled[0] for outcome in outcomes] == expected
+            assert [sampled_id(result_of(outcome)) for outcome in outcomes] == expected
 
     async def test_uses_sampled_when_other_plans_ran_in_between_then_takes_its_own_rows_newest(self) -> None:
         with self.driver() as driver:
             expected = await driver.generate(PagedSequence(1, range(1, 8)), PROMPT, 3)
             sequence, other = PagedSequence(2, range(10, 17)), PagedSequence(3, range(20, 27))
             await driver.run([sequence.chunk(PROMPT)])
-            await driver.run([other.chunk(OTHER_PROMPT, samples=False)])
+            await driver.run([other.chunk(OTHER_PROMPT, num_samples=0)])
             second = await driver.run([sequence.decode()])
             await driver.run([other.chunk(OTHER_PROMPT)])
             third = await driver.run([sequence.decode()])
-            assert [second.sampled[0], third.sampled[0]] == expected[1:]
+            assert [sampled_id(second), sampled_id(third)] == expected[1:]
 
     async def test_page_table_when_changed_after_submit_then_the_plan_does_not_see_it(self) -> None:
         with self.driver() as driver:
@@ -127,7 +118,7 @@ class ExecutorContract:
             pages = array("i", sequence.page_table)
             future = driver.submit([sequence.chunk(PROMPT)])
             sequence.page_table[:] = array("i", [60] * len(pages))
-            assert result_of(await future).sampled[0] == expected[0]
+            assert sampled_id(result_of(await future)) == expected[0]
             sequence.page_table[:] = pages
             assert await driver.decode(sequence, 1) == expected[1:]
 
@@ -135,11 +126,11 @@ class ExecutorContract:
         with self.driver() as driver:
             expected = await driver.generate(PagedSequence(1, range(1, 8)), PROMPT, 1)
             source = PagedSequence(2, [10, 11, 12])
-            await driver.run([source.chunk(PROMPT[:-1], samples=False)])
+            await driver.run([source.chunk(PROMPT[:-1], num_samples=0)])
             fork = PagedSequence(3, [10, 11, 21])
             fork.planned_len = len(PROMPT) - 1
             copies = [PageCopy(PoolKind.FULL, 12, 20), PageCopy(PoolKind.FULL, 20, 21)]
-            assert (await driver.run([fork.chunk(PROMPT[-1:])], copies)).sampled[0] == expected[0]
+            assert sampled_id(await driver.run([fork.chunk(PROMPT[-1:])], copies)) == expected[0]
 
     async def test_submit_when_a_row_is_planned_twice_then_refuses_the_plan(self) -> None:
         with self.driver() as driver:
@@ -161,20 +152,8 @@ class ExecutorContract:
                 driver.submit([PagedSequence(1, [1, 2, 3]).chunk(PROMPT)])
 
 
-class SamplingContract:
-    """What an executor that samples passes besides. Subclass it as `Test…` and define `make_executor` as there."""
-
-    def make_executor(self, *, page_size: int, pool_pages: int, num_rows: int) -> Executor:
-        """A fresh executor, whose pools hold nothing. The contract closes it."""
-        raise NotImplementedError
-
-    @contextmanager
-    def driver(self) -> Iterator["Driver"]:
-        executor = self.make_executor(page_size=PAGE_SIZE, pool_pages=POOL_PAGES, num_rows=NUM_ROWS)
-        try:
-            yield Driver(executor)
-        finally:
-            executor.close()
+class SamplingContract(ExecutorRig):
+    """What an executor that samples passes besides. Subclasses as those of `ExecutorRig`."""
 
     @pytest.mark.parametrize("sampling", DRAWN, ids=str)
     async def test_draw_when_the_seed_is_the_same_then_so_are_the_ids_however_the_prompt_was_cut(
@@ -185,7 +164,7 @@ class SamplingContract:
             assert await driver.generate(PagedSequence(2, range(8, 15), sampling), PROMPT, 8) == expected
             for place, cut in enumerate((1, 4, 10)):
                 chunked = PagedSequence(3, range(20 + 8 * place, 28 + 8 * place), sampling)
-                await driver.run([chunked.chunk(PROMPT[:cut], samples=False)])
+                await driver.run([chunked.chunk(PROMPT[:cut], num_samples=0)])
                 assert await driver.generate(chunked, PROMPT[cut:], 8) == expected
 
     async def test_draw_when_in_a_batch_in_another_order_then_each_row_gets_what_it_gets_alone(self) -> None:
@@ -202,7 +181,7 @@ class SamplingContract:
             first = await driver.run([row.chunk(PROMPT[place:]) for place, row in enumerate(rows)])
             backwards = [await driver.run([row.decode() for row in reversed(rows)]) for _ in range(3)]
             results = [first.sampled, *(result.sampled[::-1] for result in backwards)]
-            assert [list(ids) for ids in zip(*results, strict=True)] == alone
+            assert [[token_id for (token_id,) in row] for row in zip(*results, strict=True)] == alone
 
     async def test_draw_when_the_seed_is_another_then_so_are_the_ids(self) -> None:
         with self.driver() as driver:
@@ -217,30 +196,3 @@ class SamplingContract:
         with self.driver() as driver:
             greedy = await driver.generate(PagedSequence(1, range(1, 8)), PROMPT, 5)
             assert await driver.generate(PagedSequence(2, range(8, 15), sampling), PROMPT, 5) == greedy
-
-
-class Driver:
-    """Submits to one executor, with step numbers that only grow."""
-
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
-        self._steps = itertools.count(1)
-
-    def submit(self, rows: Sequence[PlanRow], copies: Sequence[PageCopy] = ()) -> asyncio.Future[StepOutcome]:
-        return self.executor.submit(make_plan(next(self._steps), PAGE_SIZE, rows, copies))
-
-    async def run(self, rows: Sequence[PlanRow], copies: Sequence[PageCopy] = ()) -> StepResult:
-        return result_of(await self.submit(rows, copies))
-
-    async def decode(self, sequence: PagedSequence, count: int) -> list[int | None]:
-        return [(await self.run([sequence.decode()])).sampled[0] for _ in range(count)]
-
-    async def generate(self, sequence: PagedSequence, prompt: Sequence[int], count: int) -> list[int | None]:
-        """The first `count` ids behind `prompt`: one shot, then decode."""
-        first = await self.run([sequence.chunk(prompt)])
-        return [first.sampled[0], *await self.decode(sequence, count - 1)]
-
-
-def result_of(outcome: StepOutcome) -> StepResult:
-    assert isinstance(outcome, StepResult), outcome
-    return outcome

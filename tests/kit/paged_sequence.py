@@ -17,15 +17,24 @@ class PagedSequence:
         self.planned_len = 0
         self.sampling = sampling
 
-    def chunk(self, token_ids: Sequence[int], *, samples: bool = True) -> PlanRow:
-        """The next `token_ids`."""
-        return self._row(len(token_ids), pack_ids(token_ids), uses_sampled=False, samples=samples)
+    def chunk(self, token_ids: Sequence[int], *, num_samples: int = 1) -> PlanRow:
+        """The next `token_ids`, of which the last `num_samples` yield an id."""
+        return self._row(len(token_ids), pack_ids(token_ids), uses_sampled=False, num_samples=num_samples)
+
+    def verify(self, token_id: int, drafts: Sequence[int]) -> PlanRow:
+        """The next `token_id` with `drafts` behind it; all of them yield an id. See `rewind` where drafts are wrong."""
+        return self.chunk([token_id, *drafts], num_samples=1 + len(drafts))
+
+    def rewind(self, kv_len: int) -> None:
+        """The next row starts at position `kv_len`: what was planned behind it counts for nothing."""
+        assert kv_len <= self.planned_len, f"rewind to {kv_len} of {self.planned_len}"
+        self.planned_len = kv_len
 
     def decode(self) -> PlanRow:
         """One token: the one that was last sampled for this row."""
-        return self._row(1, b"", uses_sampled=True, samples=True)
+        return self._row(1, b"", uses_sampled=True, num_samples=1)
 
-    def _row(self, query_len: int, input_ids: bytes, *, uses_sampled: bool, samples: bool) -> PlanRow:
+    def _row(self, query_len: int, input_ids: bytes, *, uses_sampled: bool, num_samples: int) -> PlanRow:
         row = PlanRow(
             rid=Rid(100 + self.req_pool_idx),
             epoch=0,
@@ -34,7 +43,7 @@ class PagedSequence:
             query_len=query_len,
             input_ids=input_ids,
             uses_sampled=uses_sampled,
-            samples=samples,
+            num_samples=num_samples,
             page_table=self.page_table,
             sampling=self.sampling,
         )

@@ -14,7 +14,7 @@ from engine.core.snapshot import PoolBooks
 from engine.executor.protocol import Executor
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.engine import LocalEngine
-from engine.runtime.handle import Delta, Finished, TurnEvent, TurnRequest
+from engine.runtime.handle import DEFAULT_OPTIONS, Delta, Finished, TurnEvent, TurnOptions, TurnRequest
 from engine.runtime.lifecycle import EngineState
 from engine.runtime.streams import LiveStream
 from tests.kit.shadow_executor import Faults, ShadowExecutor, shadow_capabilities
@@ -50,6 +50,12 @@ class EventLogSink:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    ids: list[int]
+    end: Finished
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeRig:
     engine: LocalEngine
     executor: ShadowExecutor
@@ -61,25 +67,45 @@ class RuntimeRig:
         new_ids: Sequence[int],
         *,
         session: str | None = None,
+        parent: str | None = None,
         max_tokens: int | None = 8,
         deadline_s: float | None = None,
         stop: Sequence[str] = (),
         content: bytes = b"",
+        options: TurnOptions = DEFAULT_OPTIONS,
     ) -> LiveStream:
         return await self.engine.submit(
             TurnRequest(
                 turn_id=TurnId(turn_id),
                 input_ids=pack_ids(new_ids),
                 session_id=None if session is None else SessionId(session),
+                parent=None if parent is None else TurnId(parent),
                 max_tokens=max_tokens,
                 deadline_s=deadline_s,
                 stop_strings=tuple(stop),
                 content=content,
+                options=options,
             )
         )
 
-    async def open(self, name: str, idle_timeout_s: float | None = None) -> None:
-        await self.engine.open_session(SessionId(name), streaming=True, idle_timeout_s=idle_timeout_s)
+    async def open(self, name: str, idle_timeout_s: float | None = None, *, streaming: bool = True) -> None:
+        await self.engine.open_session(SessionId(name), streaming=streaming, idle_timeout_s=idle_timeout_s)
+
+    async def run(
+        self,
+        turn_id: str,
+        new_ids: Sequence[int],
+        session: str,
+        parent: str | None = None,
+        max_tokens: int = 8,
+        options: TurnOptions = DEFAULT_OPTIONS,
+    ) -> "Answer":
+        """One turn of a session, to its end."""
+        stream = await self.submit(
+            turn_id, new_ids, session=session, parent=parent, max_tokens=max_tokens, options=options
+        )
+        events = await read_all(stream)
+        return Answer(ids_of(events), end_of(events))
 
     async def full_pool(self) -> PoolBooks:
         """The books of the pages, once no forward is in flight."""
@@ -119,9 +145,11 @@ async def running(
     runtime: RuntimeConfig = QUICK,
     sinks: Sequence[EventSink] = (),
     waiting_max: int = 64,
+    vocab_size: int = VOCAB_SIZE,
 ) -> AsyncIterator[RuntimeRig]:
     """An engine that serves; stopped at the end, unless it has failed by then."""
-    executor = ShadowExecutor(shadow_capabilities(pool_pages=pool_pages, context_len=context_len), faults=Faults())
+    capabilities = shadow_capabilities(pool_pages=pool_pages, context_len=context_len, vocab_size=vocab_size)
+    executor = ShadowExecutor(capabilities, faults=Faults())
     sink = EventLogSink()
     config = core_config(executor, in_flight_max, waiting_max)
     engine = LocalEngine(Core(config), executor, ByteVocabulary(), sinks=(sink, *sinks), config=runtime)

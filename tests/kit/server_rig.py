@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from grpc import aio
+from grpc_reflection.v1alpha import reflection_pb2
 from tokenizers import pre_tokenizers
 
 from services.client import Client, Turn, connect
@@ -71,3 +73,16 @@ async def running_server(
     finally:
         stop.set()
         await run
+
+
+async def list_services(target: str) -> list[str]:
+    """What a client such as grpcurl sees, without our protos."""
+    async with aio.insecure_channel(target) as channel:
+        ask = channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        call = ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        answers = [answer async for answer in call]
+    return [service.name for service in answers[0].list_services_response.service]

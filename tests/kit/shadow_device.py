@@ -13,6 +13,8 @@ from tests.kit.shadow_model import EMPTY_DIGEST, ShadowModel
 
 POISON = -1
 """Token id of a cell that holds no KV: never written, freed, or written by a forward that failed."""
+NO_DIGEST = -1
+"""Digest of the cell of a draft that its own forward proved wrong: right for no history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,9 @@ class ShadowDevice:
 
     Each cell (page, offset) keeps its token id and a digest of the whole history up to it, the position included, so
     the KV of a cell is right for exactly one history. A cell that is not what its position needs makes the answer
-    garbage. With a `book` the device also holds every access against the owners that the event stream tells: it reads
-    only pages that the request owns or that are locked in the cache, and writes only pages that it owns.
+    garbage; the cell of a draft that proved wrong is so for everyone, until it is written again. With a `book` the
+    device also holds every access against the owners that the event stream tells: it reads only pages that the request
+    owns or that are locked in the cache, and writes only pages that it owns.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class ShadowDevice:
             row = queued_row.row
             for position in range(row.start_len, row.start_len + row.query_len):
                 self._tokens[self._cell(queued_row, position)] = POISON
-            if row.samples:
+            if row.num_samples:
                 self._sampled.pop(row.req_pool_idx, None)
         lost = tuple(row.row.rid for row in failed.rows) + failed.lost_rids
         for later in self._queue:
@@ -124,21 +127,27 @@ class ShadowDevice:
         self._tokens[dst * size : (dst + 1) * size] = self._tokens[src * size : (src + 1) * size]
         self._digests[dst * size : (dst + 1) * size] = self._digests[src * size : (src + 1) * size]
 
-    def _run_row(self, queued_row: QueuedRow, queued: QueuedPlan) -> int | None:
+    def _run_row(self, queued_row: QueuedRow, queued: QueuedPlan) -> tuple[int, ...]:
+        """Writes the row's cells. One id for each of its last `num_samples` tokens, of the history up to that token."""
         row = queued_row.row
         is_lost = row.rid in queued.lost_rids
         digest = self._gather(queued_row, is_lost=is_lost)
+        first_sampling = row.query_len - row.num_samples
+        sampled: list[int] = []
         for offset, token_id in enumerate(self._inputs(row, is_lost=is_lost)):
-            position = row.start_len + offset
-            digest = self.model.extend(digest, token_id, position)
-            cell = self._cell(queued_row, position)
-            self._tokens[cell] = token_id
-            self._digests[cell] = digest
-        if not row.samples:
-            return None
-        token_id = self.model.next_id(digest)
-        self._sampled[row.req_pool_idx] = (row.rid, token_id)
-        return token_id
+            is_wrong_draft = bool(sampled) and token_id != sampled[-1]
+            digest = self.model.extend(digest, token_id, row.start_len + offset)
+            self._write(queued_row, row.start_len + offset, token_id, NO_DIGEST if is_wrong_draft else digest)
+            if offset >= first_sampling:
+                sampled.append(self.model.next_id(digest))
+        if sampled:
+            self._sampled[row.req_pool_idx] = (row.rid, sampled[-1])
+        return tuple(sampled)
+
+    def _write(self, queued_row: QueuedRow, position: int, token_id: int, digest: int) -> None:
+        cell = self._cell(queued_row, position)
+        self._tokens[cell] = token_id
+        self._digests[cell] = digest
 
     def _gather(self, queued_row: QueuedRow, *, is_lost: bool) -> int:
         """Digest of the history that the page table shows. It is garbage from the first cell that is not right."""

@@ -1,5 +1,6 @@
 """Compact lines for what the core tells: the trace of a transcript, with the script's own names in place of numbers."""
 
+from engine.core.commands import AbortReason
 from engine.core.errors import Refusal
 from engine.core.events import (
     CommitRequested,
@@ -8,7 +9,9 @@ from engine.core.events import (
     KvMoved,
     Protected,
     SessionClosed,
+    SessionForked,
     SessionOpened,
+    SessionTruncated,
     SlotChanged,
     StepAnswered,
     StepPlanned,
@@ -17,6 +20,7 @@ from engine.core.events import (
     TurnAdmitted,
     TurnEnded,
     TurnRetracted,
+    TurnsForgotten,
     Unprotected,
     Usage,
 )
@@ -41,13 +45,10 @@ class Trace:
                 return f"refused {reason}{given}{allowed}"
             case StepPlan():
                 return f"plan {told.step}: {', '.join(self._row(row) for row in told.rows)}"
-            case SessionOpened(session_id, streaming, _, uid):
-                self._sessions[uid] = session_id
-                return f"opened {session_id}, {'streaming' if streaming else 'ordinary'}"
-            case SessionClosed(session_id, reason, history_len):
-                return f"closed {session_id}: {reason}, history {history_len}"
-            case SlotChanged(session_id, source, target, kv_committed_len):
-                return f"slot of {session_id}: {source} → {target}, {kv_committed_len} tokens"
+            case SessionOpened() | SessionClosed() | SessionForked() | SessionTruncated() | SlotChanged():
+                return self._session_event(told)
+            case TurnsForgotten(session_id, turn_ids):
+                return f"forgotten in {session_id}: {' '.join(turn_ids)}"
             case StepPlanned(step, num_rows, num_tokens):
                 return f"planned {step}: {num_rows} rows, {num_tokens} tokens"
             case StepAnswered(step, failure):
@@ -56,6 +57,22 @@ class Trace:
                 return self._ownership(told)
             case _:
                 return self._turn_event(told)
+
+    def _session_event(
+        self, told: SessionOpened | SessionClosed | SessionForked | SessionTruncated | SlotChanged
+    ) -> str:
+        match told:
+            case SessionOpened(session_id, streaming, _, uid):
+                self._sessions[uid] = session_id
+                return f"opened {session_id}, {'streaming' if streaming else 'ordinary'}"
+            case SessionClosed(session_id, reason, history_len):
+                return f"closed {session_id}: {reason}, history {history_len}"
+            case SessionForked():
+                return f"forked {told.session_id} from {told.source_id}: {_lengths(told.history_len, told.kv_len)}"
+            case SessionTruncated():
+                return f"truncated {told.session_id}: {_lengths(told.history_len, told.kv_len)}"
+            case SlotChanged(session_id, source, target, kv_committed_len):
+                return f"slot of {session_id}: {source} → {target}, {kv_committed_len} tokens"
 
     def _ownership(self, told: KvMoved | Protected | Unprotected | Draining) -> str:
         match told:
@@ -82,7 +99,8 @@ class Trace:
                 return f"admitted {self._turn(told.rid)}, attempt {told.attempt}: {parts}"
             case TokensSampled():
                 ids = " ".join(str(token_id) for token_id in told.token_ids)
-                return f"sampled {self._turn(told.rid)}[{told.output_start}]: {ids}"
+                drafted = f", {len(told.token_ids) - 1} of {told.drafted} drafts right" if told.drafted else ""
+                return f"sampled {self._turn(told.rid)}[{told.output_start}]: {ids}{drafted}"
             case TurnRetracted():
                 return f"retracted {self._turn(told.rid)}: keeps {told.output_len} ids"
             case CommitRequested():
@@ -90,11 +108,14 @@ class Trace:
             case TurnEnded():
                 history = "" if told.history_len is None else f", history {told.history_len}"
                 detail = f" ({told.detail})" if told.detail else ""
-                return f"ended {told.turn_id}: {told.outcome}{detail}, {_usage(told.usage)}{history}"
+                is_kept = told.is_committed and isinstance(told.outcome, AbortReason)
+                outcome = f"{told.outcome}{', kept' if is_kept else ''}{detail}"
+                return f"ended {told.turn_id}: {outcome}, {_usage(told.usage)}{history}"
 
     def _row(self, row: PlanRow) -> str:
         kind = "sampled id" if row.uses_sampled else f"{row.query_len} ids"
-        return f"{self._turn(row.rid)} at {row.start_len} {kind}{'' if row.samples else ', no sample'}"
+        drafts = f", {row.num_samples - 1} of them drafts" if row.num_samples > 1 else ""
+        return f"{self._turn(row.rid)} at {row.start_len} {kind}{drafts if row.num_samples else ', no sample'}"
 
     def _turn(self, rid: Rid) -> str:
         return self._turns.get(rid, f"rid {rid}")
@@ -107,6 +128,10 @@ class Trace:
                 return self._sessions.get(owner.name, str(owner))
             case _:
                 return str(owner)
+
+
+def _lengths(history_len: int, kv_len: int) -> str:
+    return f"history {history_len}, KV of {kv_len}"
 
 
 def _parts(from_slot: int, from_tree: int, computed: int) -> str:

@@ -1,17 +1,20 @@
 """Runs a transcript: commands at the margin, and under each the indented trace that it leaves.
 
     config page=4 pool=16 rows=4 chunk=8      limits; first of all, once. A simulator's schedule is such a script too
-    open s1 streaming|ordinary [idle=30]      namespace=NAME shares KV inside that name only
+    open s1 streaming|ordinary [idle=30]      namespace=NAME shares KV inside that name only; priority=1
     turn s1 t1 ids=1,2,7..12 [max=4]          session `-` is none; parent=t0, ignore_eos=yes, namespace=NAME,
-                                              sampling=TEMPERATURE,TOP_K,TOP_P,SEED
+                                              sampling=TEMPERATURE,TOP_K,TOP_P,SEED, mode=replace, offset=LENGTH,
+                                              drop=yes, on_abort=keep, priority=1, draft=4
+    fork s1 s2 [at=t1] [len=LENGTH]           LENGTH: 12 tokens, or 50% of all there is
+    truncate s1 LENGTH
     plan | answer | fail | step [times]       step is plan, then answer
     abort t1 [reason] | finish-at t1 2 stop   cut to two ids fewer than generated: `back`
     ambush retracting abort                   the next turn in that phase meets abort, close or finish_at at once
     ack | nack [count]                        the oldest commit, with `config ack=manual`
-    close s1 | expire 10                      ten seconds later
+    close s1 | drain-close s1 | expire 10     ten seconds later
     drain                                     steps until nothing is left to do, then closes everything
     expect-pool free=9 session=3              terms of the full pool; `expect-rows` likewise
-    expect-slot s1 held 7 | expect-history s1 8
+    expect-slot s1 held 7 | expect-history s1 8 [t1]    of an ordinary session: of the path to that turn
 
 Every law of the simulator is checked after each command as well.
 """
@@ -19,8 +22,9 @@ Every law of the simulator is checked after each command as well.
 from dataclasses import dataclass, fields
 
 from engine.core.core import Core
-from engine.core.ids import SessionId, count_ids
+from engine.core.ids import SessionId, TurnId, count_ids
 from engine.core.ownership import PoolKind
+from engine.core.turns import Point
 from tests.kit.trace import Trace
 from tests.sim.records import OracleFired
 from tests.sim.runner import MakeCore
@@ -121,7 +125,8 @@ class Player:
                 state = next(state for state in snapshot.sessions if state.session_id == rest[0])
                 assert (state.slot, state.kv_committed_len) == (rest[1], int(rest[2])), f"{text}: {state}"
             case "expect-history":
-                history_len = count_ids(self._core.find_history(SessionId(rest[0]), None))
+                point = Point(TurnId(rest[2]) if len(rest) > 2 else None)
+                history_len = count_ids(self._core.find_base(SessionId(rest[0]), point))
                 assert history_len == int(rest[1]), f"{text}: {history_len}"
             case _:
                 raise ScriptError(f"unknown: {text!r}")

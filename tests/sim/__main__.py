@@ -2,12 +2,13 @@
 
 import argparse
 import sys
-from collections import Counter
+import time
 from pathlib import Path
 
 from tests.kit.transcript import trace_failure
-from tests.sim.runner import SEEDS_FOR_MARKS, SeedResult, describe_failure, missing_marks, run_scenario, run_seed
-from tests.sim.schedule import Family
+from tests.sim.campaign import Tally, describe_tally, run_range, soak
+from tests.sim.families import Family
+from tests.sim.runner import SeedResult, describe_failure, run_scenario
 from tests.sim.script import read_script, render_script
 from tests.sim.shrink import shrink
 
@@ -16,7 +17,10 @@ def main() -> int:
     """0 when every seed is clean and, in a long enough run, every mark was hit."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many")
-    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--first-seed", type=int, help="0, and for a soak the clock says which")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; the result is the same with any number")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="fresh seeds until then, or to the first failure")
+    parser.add_argument("--marks-min", type=int, help="hits that every mark must have; 1 in a long enough run")
     parser.add_argument("--family", type=Family, choices=tuple(Family), help="of all seeds, not each seed's own")
     parser.add_argument("--verbose", action="store_true", help="one line a seed")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
@@ -29,28 +33,29 @@ def main() -> int:
 
 
 def run_seeds(options: argparse.Namespace) -> int:
-    marks: Counter[str] = Counter()
-    failures = 0
-    for seed in range(options.first_seed, options.first_seed + options.seeds):
-        result = run_seed(seed, family=options.family)
-        marks.update(result.marks)
+    def report(result: SeedResult) -> None:
         if options.verbose:
-            print(f"seed {seed}: {result.scenario.family}, {result.step} operations, events {result.digest[:16]}")
+            print(f"seed {result.seed}: {result.scenario.family}, {result.step} operations, {result.digest[:16]}")
         if result.failure is not None:
-            failures += 1
-            print(describe_failure(result))
-            if options.shrink:
+            print(describe_failure(result), flush=True)
+            if options.shrink or options.soak is not None:
                 print_shrunk(result)
-            if not options.keep_going:
-                break
-    for mark in sorted(marks):
-        print(f"{marks[mark]:>8}  {mark}")
-    is_long = options.seeds >= SEEDS_FOR_MARKS and options.family is None
-    missing = missing_marks(marks) if is_long and not failures else []
-    for mark in missing:
-        print(f"never reached: {mark}")
-    print(f"{options.seeds} seeds, {failures} failures, {len(missing)} marks missing")
-    return 1 if failures or missing else 0
+
+    if options.soak is not None:
+        first_seed = int(time.time()) * 1000 if options.first_seed is None else options.first_seed
+        print(f"soak from seed {first_seed} on, for {options.soak:g} minutes", flush=True)
+        tally = soak(first_seed, options.soak * 60, options.jobs, report)
+    else:
+        first_seed = options.first_seed or 0
+        seeds = range(first_seed, first_seed + options.seeds)
+        tally = run_range(seeds, options.family, options.jobs, report, keeps_going=options.keep_going)
+    return _conclude(tally, options)
+
+
+def _conclude(tally: Tally, options: argparse.Namespace) -> int:
+    table, rare = describe_tally(tally, options.marks_min, is_of_all=options.family is None)
+    print(table)
+    return 1 if tally.failures or rare else 0
 
 
 def replay(path: Path, *, is_shrinking: bool) -> int:
@@ -70,7 +75,7 @@ def print_shrunk(result: SeedResult) -> None:
     shrunk = shrink(result)
     before, after = len(result.scenario.ops), len(shrunk.scenario.ops)
     print(f"# {before} operations shrunk to {after} in {shrunk.runs} runs; replay: python -m tests.sim --replay FILE")
-    print(trace_failure(render_script(shrunk.scenario)), end="")
+    print(trace_failure(render_script(shrunk.scenario)), end="", flush=True)
 
 
 if __name__ == "__main__":

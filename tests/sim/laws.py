@@ -1,19 +1,20 @@
 """Laws that are read off the core itself after each call, and compared with what its events have told."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from engine.core.core import Core
-from engine.core.events import CoreEvent, KvMoved
+from engine.core.events import CoreEvent, KvMoved, TurnRetracted
 from engine.core.ids import pack_ids, pages_for
 from engine.core.invariants import CheckLevel
-from engine.core.ownership import OwnerKind, PoolKind
-from engine.core.plan import StepPlan
+from engine.core.ownership import Owner, OwnerKind, PoolKind
+from engine.core.plan import PlanRow, StepPlan
 from engine.core.snapshot import PoolBooks, Snapshot, TurnState
+from engine.core.turns import Point
 from tests.kit.book import Book
 from tests.kit.shadow_device import QueuedPlan
+from tests.sim.drafts import check_drafts
 from tests.sim.oracles import Oracles
-from tests.sim.records import TurnRecord, expect
+from tests.sim.records import SessionRecord, TurnRecord, expect
 
 
 def check_state(core: Core, book: Book, oracles: Oracles) -> None:
@@ -23,17 +24,38 @@ def check_state(core: Core, book: Book, oracles: Oracles) -> None:
     snapshot = core.snapshot()
     for books in snapshot.pools:
         _check_books(books, book.terms(books.pool))
+        _check_owners(core, book, books.pool)
     expect(snapshot.in_flight == core.num_in_flight, "plan", "snapshot and core disagree on plans in flight")
     _check_turns(core, snapshot, oracles)
     _check_sessions(core, snapshot, oracles)
 
 
 def _check_books(books: PoolBooks, terms: PoolBooks) -> None:
-    # The pages of a turn that was broken off in flight drain too, but only its end is told, not each page.
-    expect(terms.draining <= books.draining, "book", f"{terms.draining} pages drain by events: {books}")
-    told = replace(books, draining=terms.draining)
-    expect(told == terms, "book", f"the core says {books}, its events {terms}")
+    expect(books == terms, "book", f"the core says {books}, its events {terms}")
     expect(terms.is_balanced, "book", f"{terms} does not add up")
+
+
+def _check_owners(core: Core, book: Book, pool: PoolKind) -> None:
+    told, replayed = core.owners(pool)[1:], book.owners(pool)[1:]
+    if told != replayed:
+        pairs = enumerate(zip(told, replayed, strict=True), 1)
+        parted = [(unit, str(one), str(other)) for unit, (one, other) in pairs if one != other]
+        expect(False, "book", f"{pool}: owners by the core and by its events: {parted}")
+
+
+def check_moves(
+    events: Sequence[CoreEvent], steps: int, traces: Mapping[Owner, str], *, is_planning: bool = False
+) -> None:
+    """Each move names the newest plan, and the trace of a request or session that it is from or to.
+
+    `steps`: plans made before these events. `is_planning`: the next one, which may come to nothing, is being made.
+    """
+    step = steps + 1 if is_planning else steps
+    for event in events:
+        if isinstance(event, KvMoved):
+            expect(event.step == step, "move", f"{event}: the newest plan is {step}")
+            known = [traces[owner] for owner in (event.source, event.target) if owner in traces]
+            expect(event.trace_id in (known or [""]), "move", f"{event}: the traces are {known}")
 
 
 def _check_turns(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
@@ -45,36 +67,62 @@ def _check_turns(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
         expect(told == expected, "ending", f"{name}: {told} ids in the snapshot, not {expected}")
         named = (state.session_id, state.turn_id) if state is not None else None
         expect(named == (turn.session_id, turn.turn_id), "ending", f"{name}: the snapshot names it {named}")
-        if state is not None and core.config.prefix_cache:
+        if state is None or not turn.has_sampled or not turn.is_running or turn.must_end_as is not None:
+            continue
+        if core.config.prefix_cache:
             _check_shared(turn, state, oracles, core.config.page_size)
+        if state.in_flight == 0:
+            _check_decoding(turn, state, core.config.page_size)
 
 
 def _check_shared(turn: TurnRecord, state: TurnState, oracles: Oracles, page_size: int) -> None:
-    """A running turn's own pages begin behind its prompt, once that is computed: the cache has what is before.
+    """A decoding turn's own pages begin behind its prompt: the cache has what is before.
 
     Not so in a streaming session after its first turn, whose pages stay with the slot.
     """
     session = oracles.sessions.get(turn.session_id) if turn.session_id is not None else None
-    is_slots = session is not None and session.streaming and turn.base_len > 0
-    is_decoding = turn.has_sampled and not turn.is_waiting and turn.cut is None and turn.must_end_as is None
-    if is_slots or not is_decoding:
+    if session is not None and session.streaming and turn.base_len > 0:
         return
-    reach = pages_for(turn.context_len + state.in_flight, page_size)
+    to_come = state.in_flight and max(state.in_flight, turn.command.draft_tokens)
+    reach = pages_for(turn.context_len + to_come, page_size)
     most = reach - len(turn.prompt) // page_size
     expect(state.pages <= most, "shared", f"rid {turn.rid}: {state.pages} pages of its own, at most {most} are due")
+
+
+def _check_decoding(turn: TurnRecord, state: TurnState, page_size: int) -> None:
+    """With nothing in flight it has the KV of all its ids but the last, and not a page more."""
+    expected = turn.context_len - 1
+    kv_len = state.kv_committed_len
+    expect(kv_len == expected, "draft", f"rid {turn.rid}: KV of {kv_len} tokens is committed, not of {expected}")
+    most = pages_for(expected, page_size)
+    expect(state.pages <= most, "draft", f"rid {turn.rid}: {state.pages} pages of its own, {most} are enough")
 
 
 def _check_sessions(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
     states = {state.session_id: state for state in snapshot.sessions}
     expect(list(states) == list(oracles.sessions), "ending", f"open sessions: {list(states)}")
     for session_id, session in oracles.sessions.items():
-        if not session.streaming:
-            continue
         state, expected = states[session_id], len(session.history)
         expect(state.history_len == expected, "rollback", f"{state}: {expected} ids are committed")
-        if not session.is_closing:
-            kept = core.find_history(session_id, None)
+        expect(state.live_turns == len(session.live), "ending", f"{state}: {list(session.live)} run or wait")
+        if session.streaming and not session.is_closing:
+            kept = core.find_base(session_id, Point())
             expect(kept == pack_ids(session.history), "rollback", f"{session_id}: not the history that was told")
+
+
+def check_paths(core: Core, session: SessionRecord) -> None:
+    """All branches of an ordinary session are what was told."""
+    for turn_id, node in session.nodes.items():
+        kept = core.find_base(session.session_id, Point(turn_id))
+        what = f"{session.session_id}: the path to {turn_id} is not what was told"
+        expect(kept == pack_ids(node.path), "rollback", what)
+
+
+def check_fork_owns_nothing(book: Book, session: SessionRecord) -> None:
+    """A fork locks what it shares: no page and no row is its own."""
+    owner = Owner(OwnerKind.SESSION, session.uid)
+    owned = {pool: book.owned(pool, owner) for pool in (PoolKind.FULL, PoolKind.ROWS)}
+    expect(not any(owned.values()), "fork", f"{session.session_id} was just forked, and owns {owned}")
 
 
 def check_admissions(plan: StepPlan | None, oracles: Oracles) -> None:
@@ -84,22 +132,38 @@ def check_admissions(plan: StepPlan | None, oracles: Oracles) -> None:
     expect(not idle, "plan", f"rids {idle} were admitted, but do not run")
 
 
-def check_plan(plan: StepPlan, core: Core, oracles: Oracles) -> None:
-    """A plan holds running turns only, and never more than its limits."""
+def check_plan(plan: StepPlan, core: Core, oracles: Oracles, queued: Sequence[QueuedPlan]) -> None:
+    """A plan holds running turns only, and never more than its limits. `queued`: those before it."""
     config = core.config
     expect(plan.num_tokens <= config.step_tokens, "plan", f"{plan.num_tokens} tokens in a step")
     expect(len(plan.rows) <= config.running_max, "plan", f"{len(plan.rows)} rows in a step")
+    expect(not plan.copies, "plan", "nothing is copied: forks compute their tail anew")
     for row in plan.rows:
         turn = oracles.turns.get(row.rid)
-        is_fit = turn is not None and turn.is_live and turn.cut is None and not turn.is_waiting
+        is_fit = turn is not None and turn.is_running
         expect(is_fit, "plan", f"rid {row.rid} is planned, but does not run")
         assert turn is not None
-        expect(row.query_len <= config.chunk_tokens, "plan", f"rid {row.rid}: a chunk of {row.query_len}")
-        expect(row.sampling == turn.sampling, "plan", f"rid {row.rid}: {row.sampling}, asked for {turn.sampling}")
-        last_len = len(turn.prompt) + turn.max_tokens - 1
-        is_due = row.start_len + row.query_len <= last_len
-        expect(is_due, "plan", f"rid {row.rid}: {row.start_len}+{row.query_len} is past its last input at {last_len}")
-        expect(row.epoch == turn.retractions, "plan", f"rid {row.rid}: epoch {row.epoch} after {turn.retractions}")
+        _check_row(row, turn, core)
+        is_alone = all(other.row.rid != row.rid for before in queued for other in before.rows)
+        if row.num_samples > 1:
+            check_drafts(row, turn, config, is_alone=is_alone)
+        expect(is_alone or turn.drafts == (), "draft", f"rid {row.rid}: planned on top of guesses")
+
+
+def _check_row(row: PlanRow, turn: TurnRecord, core: Core) -> None:
+    name = f"rid {row.rid}"
+    expect(row.query_len <= core.config.chunk_tokens, "plan", f"{name}: a chunk of {row.query_len}")
+    expect(row.sampling == turn.sampling, "plan", f"{name}: {row.sampling}, asked for {turn.sampling}")
+    last_len = len(turn.prompt) + turn.max_tokens - 1
+    is_due = row.start_len + row.query_len <= last_len
+    expect(is_due, "plan", f"{name}: {row.start_len}+{row.query_len} is past its last input at {last_len}")
+    expect(row.epoch == turn.retractions, "plan", f"{name}: epoch {row.epoch} after {turn.retractions}")
+
+
+def check_retractions(events: Sequence[CoreEvent], draining_pages: int) -> None:
+    """Nobody gives way while pages are on their way back. `draining_pages`: before these events."""
+    rids = [event.rid for event in events if isinstance(event, TurnRetracted)]
+    expect(not (rids and draining_pages), "retraction", f"rids {rids} give way while {draining_pages} pages drain")
 
 
 def check_fence(events: Sequence[CoreEvent], queued: Sequence[QueuedPlan]) -> None:

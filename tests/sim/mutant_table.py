@@ -3,44 +3,29 @@
 The list grows with every bug found. What changes nothing that anybody could see does not belong here.
 """
 
-from dataclasses import dataclass
-
-PREFIX_CACHE = "engine/core/prefix_cache.py"
-SESSION_CACHE = "engine/core/session_cache.py"
-SCHEDULER = "engine/core/scheduler.py"
-ENDINGS = "engine/core/endings.py"
-SESSIONS = "engine/core/sessions.py"
-RADIX = "engine/core/radix.py"
-POOLS = "engine/core/pools.py"
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """`old`, which is in the file exactly once, becomes `new`."""
-
-    file: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    name: str
-    edits: tuple[Edit, ...]
-
-
-def mutant(name: str, file: str, old: str, new: str) -> Mutant:
-    """With a single edit."""
-    return Mutant(name, (Edit(file, old, new),))
-
+from tests.sim.defect import (
+    ENDINGS,
+    POOLS,
+    PREFIX_CACHE,
+    RADIX,
+    ROOMS,
+    SCHEDULER,
+    SESSION_CACHE,
+    SESSIONS,
+    Edit,
+    Mutant,
+    mutant,
+)
+from tests.sim.mutant_table_order import DRAINING, ORDER, SPECULATION
+from tests.sim.mutant_table_sessions import BRANCHES, KEEPING, LINEAGE
 
 LEAKS = (
     mutant("lock leak", PREFIX_CACHE, "self._tree.unlock(kv.lock, last_use)", "pass"),
     mutant(
         "tail leak",
-        SESSION_CACHE,
-        "self._pools.free_up(Move.RELEASE, PoolKind.FULL, kv.pages[reach:], request.owner)",
-        "pass",
+        PREFIX_CACHE,
+        "    pools.free_up(Move.RELEASE, PoolKind.FULL, kv.pages[reach:], owner)\n",
+        "",
     ),
     mutant(
         "duplicate leak after a prompt",
@@ -51,8 +36,8 @@ LEAKS = (
     mutant(
         "duplicate leak at a commit",
         PREFIX_CACHE,
-        "self._pools.free_up(Move.RELEASE, PoolKind.FULL, duplicates, owner)",
-        "pass",
+        "        self._pools.free_up(Move.RELEASE, PoolKind.FULL, duplicates, owner)\n        self._end(",
+        "        self._end(",
     ),
     mutant("row leak", PREFIX_CACHE, "pools.free_up(Move.RELEASE, PoolKind.ROWS, [kv.req_pool_idx], owner)", "pass"),
     mutant(
@@ -64,33 +49,41 @@ LEAKS = (
     mutant("double free", PREFIX_CACHE, "        kv.pages = kv.pages[reach:]\n", ""),
     mutant(
         "double free of a tail",
-        SESSION_CACHE,
-        "            del kv.pages[reach:]\n",
+        PREFIX_CACHE,
+        "    del kv.pages[reach:]\n",
         "",
     ),
     mutant(
         "draining pages are forgotten",
         POOLS,
-        "            self._draining.append(Drain(owner, tuple(pages), until))\n",
+        "            self._to_release.append(Drain(owner, tuple(pages), until))\n",
         "",
     ),
 )
 
 IN_FLIGHT = (
-    mutant("free while in flight", ENDINGS, "        if request.in_flight > 0:\n            return\n", ""),
-    mutant("duplicates freed while in flight", POOLS, "if until <= self._answered:", "if until:"),
+    mutant("free while in flight", ENDINGS, "if request.in_flight > 0:", "if False:"),
+    mutant(
+        "duplicates freed while in flight",
+        POOLS,
+        "        if until <= self._answered:\n            self.free_up",
+        "        if until:\n            self.free_up",
+    ),
     mutant("samples in flight outlive a retraction", ENDINGS, "        request.pending_samples = 0\n", ""),
     mutant("epoch outlives a retraction", ENDINGS, "        request.epoch += 1\n", ""),
     mutant("prompt counts as cached after a retraction", ENDINGS, "        request.is_prompt_cached = False\n", ""),
     mutant(
         "answers reach a turn that has ended",
         SCHEDULER,
-        "            if request.phase is Phase.RUNNING:\n                # A",
-        "            if request.phase is not Phase.WAITING:\n                # A",
+        "            if request.phase is RUNNING:\n                if request.epoch",
+        "            if True:\n                if request.epoch",
     ),
-    mutant("sampled input one position late", SCHEDULER, "start >= request.known_len", "start > request.known_len"),
+    mutant("sampled input one position late", SCHEDULER, "start >= known_len", "start > known_len"),
     mutant(
-        "table keeps a duplicate's page", PREFIX_CACHE, "self._table.write(kv.req_pool_idx, 0, kv.all_pages())", "pass"
+        "table keeps a duplicate's page",
+        PREFIX_CACHE,
+        'computed a prompt without a row"\n        self._table.write(kv.req_pool_idx, 0, kv.all_pages())\n',
+        'computed a prompt without a row"\n',
     ),
 )
 
@@ -99,63 +92,54 @@ TRANSACTIONS = (
         "late lease",
         SCHEDULER,
         "        self._cache.acquire(request, probe)\n        self._queues.run(request)\n",
-        "        self._cache.make_room(pages_for(request.known_len, self._config.page_size) - probe.num_pages, 0)\n"
+        "        self._cache.make_room(-(-request.known_len // self._config.page_size) - probe.num_pages, 0)\n"
         "        self._cache.acquire(request, probe)\n        self._queues.run(request)\n",
     ),
     Mutant(
         "right to run taken at admission",
         (
-            Edit(SCHEDULER, "        self._sessions.begin_turn(session, request.turn_id, request.rid)\n", ""),
-            Edit(
-                SCHEDULER,
-                "        request.go(Phase.RUNNING)\n",
-                "        request.go(Phase.RUNNING)\n"
-                "        if request.retractions == 0:\n"
-                "            self._sessions.begin_turn(request.session, request.turn_id, request.rid)\n",
-            ),
+            Edit(SESSIONS, "        if session.streaming and session.live:", "        if False:"),
+            Edit(SESSION_CACHE, "require(slot.lessee is None,", "require(True,"),
         ),
     ),
     mutant(
         "lost return",
         SESSION_CACHE,
-        "if keep_len <= 0 or keep_len < kv.cache_protected_len:",
-        "if move is Move.RETURN or keep_len <= 0 or keep_len < kv.cache_protected_len:",
+        "slot.session.history_len - 1)\n        self._hand",
+        "0 if move is Move.RETURN else slot.session.history_len - 1)\n        self._hand",
     ),
     mutant(
         "return lost on abort",
         SESSION_CACHE,
-        "keep_len=request.base_len - 1, is_fresh",
-        "keep_len=request.base_len - 1 if is_retracted else 0, is_fresh",
+        "slot.session.history_len - 1)\n        self._hand",
+        "0 if request.phase is Phase.ROLLING_BACK else slot.session.history_len - 1)\n        self._hand",
     ),
     mutant(
-        "roll-back keeps one token too many",
+        "slot gets back one token too many",
         SESSION_CACHE,
-        "keep_len=request.base_len - 1",
-        "keep_len=request.base_len",
+        "slot.session.history_len - 1)\n        self._hand",
+        "slot.session.history_len)\n        self._hand",
     ),
     mutant(
-        "roll-back keeps one token too few",
+        "slot gets back one token too few",
         SESSION_CACHE,
-        "keep_len=request.base_len - 1",
-        "keep_len=request.base_len - 2",
-    ),
-    mutant(
-        "commit keeps one token too many", SESSION_CACHE, "keep_len=request.known_len - 1", "keep_len=request.known_len"
+        "slot.session.history_len - 1)\n        self._hand",
+        "slot.session.history_len - 2)\n        self._hand",
     ),
     mutant(
         "aborted turn stays in the history",
         ENDINGS,
         "            self._go(request, Phase.ROLLING_BACK)\n            self._end(request, reason, now, detail)\n",
         "            if request.session is not None:\n"
-        "                ids, parent = bytes(request.ids), request.parent\n"
-        "                self._sessions.commit_turn(request.session, request.turn_id, parent, request.base_len, ids)\n"
+        "                self._sessions.commit_turn(request.session, request.turn_id, bytes(request.ids))\n"
         "            self._go(request, Phase.ROLLING_BACK)\n            self._end(request, reason, now, detail)\n",
     ),
     mutant(
         "committing turn can be aborted",
         ENDINGS,
-        "request.outcome is None and request.phase is not Phase.COMMITTING",
-        "request.outcome is None",
+        "if request.outcome is not None or request.phase is Phase.COMMITTING:\n"
+        "            return\n        if request.on_abort",
+        "if request.outcome is not None:\n            return\n        if request.on_abort",
     ),
     mutant(
         "failed commit is kept",
@@ -167,7 +151,7 @@ TRANSACTIONS = (
     mutant(
         "cut keeps the ids behind it",
         ENDINGS,
-        "        del request.ids[(request.prompt_len + output_len) * TOKEN_BYTES :]\n",
+        "        request.cut(output_len)\n",
         "",
     ),
     mutant("cut to nothing is followed", ENDINGS, "not 1 <= output_len", "not 0 <= output_len"),
@@ -176,8 +160,8 @@ TRANSACTIONS = (
     mutant("second turn of a busy session", SESSIONS, "if session.streaming and session.live:", "if False:"),
     mutant("expiry during a turn", SESSIONS, "or session.live or session.closing", "or session.closing"),
     mutant("idle time counts from the opening", SESSIONS, "            session.idle_since = now\n", ""),
-    mutant("stateless turn ids collide", SESSIONS, "if command.turn_id in self._stateless:", "if False:"),
-    mutant("sampling does not reach the plan", SCHEDULER, "            sampling=request.sampling,\n", ""),
+    mutant("stateless turn ids collide", SESSIONS, "if turn in self._stateless:", "if False:"),
+    mutant("sampling does not reach the plan", SCHEDULER, "            request.sampling,\n", ""),
     mutant("bad sampling is taken", "engine/core/admission.py", "    check_sampling(command.sampling)\n", ""),
 )
 
@@ -194,7 +178,7 @@ ROOM = (
         "return self._inner.reclaimable_rows + len(self._idle_rows)",
         "return self._inner.reclaimable_rows",
     ),
-    mutant("pinned pages count as room", SCHEDULER, " - probe.pinned_pages", ""),
+    mutant("pinned pages count as room", ROOMS, " - probe.pinned_pages", ""),
     mutant(
         "idle locks are not told to the tree",
         SESSION_CACHE,
@@ -212,28 +196,27 @@ ROOM = (
     ),
     mutant(
         "room is not kept for running turns",
-        SCHEDULER,
-        "wanted += admission.pages_to_come(running,",
-        "wanted += 0 * admission.pages_to_come(running,",
+        ROOMS,
+        "wanted += pages_to_come(running,",
+        "wanted += 0 * pages_to_come(running,",
     ),
-    Mutant(
+    mutant(
         "the oldest turn is retracted, not the newest",
-        (
-            Edit(SCHEDULER, "victim = self._queues.running[-1]", "victim = self._queues.running[0]"),
-            Edit(SCHEDULER, "victim.arrival <= request.arrival", "victim is request"),
-        ),
+        ROOMS,
+        "for victim in reversed(self._queues.running):",
+        "for victim in tuple(self._queues.running)[1:]:",
     ),
     mutant(
         "a turn that does not fit is overtaken",
         SCHEDULER,
-        "_fits(request, probe):\n                return",
-        "_fits(request, probe):\n                continue",
+        "fits(request, probe):\n                return",
+        "fits(request, probe):\n                skipped[request.lane] += 1\n                continue",
     ),
     mutant(
         "last come, first served",
-        SCHEDULER,
-        "for request in tuple(self._queues.waiting):",
-        "for request in tuple(reversed(self._queues.waiting)):",
+        "engine/core/queues.py",
+        "        insort(lane, request, key=_rank)\n",
+        "        lane.insert(0, request)\n",
     ),
     mutant(
         "a slot that is coming back counts as ready",
@@ -244,13 +227,13 @@ ROOM = (
 )
 
 TREE = (
-    mutant("full hit", PREFIX_CACHE, "(request.known_len - 1) // self", "request.known_len // self"),
-    mutant("namespaces are mixed", PREFIX_CACHE, "self._tree.probe(request.namespace,", 'self._tree.probe("",'),
+    mutant("full hit", PREFIX_CACHE, "max(0, count_ids(ids) - 1) // self", "count_ids(ids) // self"),
+    mutant("namespaces are mixed", PREFIX_CACHE, "self._tree.probe(namespace,", 'self._tree.probe("",'),
     mutant(
         "tokens in flight are donated",
         PREFIX_CACHE,
-        "        length = min(kv.kv_committed_len, request.prompt_len)",
-        "        length = min(kv.kv_allocated_len, request.known_len)",
+        "        length = min(kv.kv_committed_len, request.prompt_len) //",
+        "        length = kv.kv_allocated_len //",
     ),
     mutant(
         "partly filled page is donated",
@@ -292,15 +275,29 @@ STOPS = (
     mutant(
         "planned past the turn's limit",
         "engine/core/request.py",
-        "        if self.output_len + self.pending_samples >= self.max_tokens:\n            return 0\n",
+        "        if self.known_len - self.prompt_len + self.pending_samples >= self.max_tokens:\n"
+        "            return 0\n",
         "",
     ),
     mutant(
         "pool is no limit at admission",
         "engine/core/admission.py",
-        '        (RefusalReason.PROMPT_EXCEEDS_POOL, "KV pool", config.pool_tokens),\n',
+        '        (RefusalReason.PROMPT_EXCEEDS_POOL, "KV pool", pool_tokens),\n',
         "",
     ),
 )
 
-MUTANTS = (*LEAKS, *IN_FLIGHT, *TRANSACTIONS, *ROOM, *TREE, *STOPS)
+MUTANTS = (
+    *LEAKS,
+    *IN_FLIGHT,
+    *TRANSACTIONS,
+    *ROOM,
+    *TREE,
+    *STOPS,
+    *BRANCHES,
+    *LINEAGE,
+    *KEEPING,
+    *ORDER,
+    *SPECULATION,
+    *DRAINING,
+)

@@ -7,11 +7,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-from tests.sim.mutant_table import MUTANTS, Mutant
+from tests.sim.defect import Mutant
+from tests.sim.mutant_table import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("engine", "tests")
@@ -91,25 +95,41 @@ def _search(root: Path, num_seeds: int) -> Caught | Survived:
     return Caught(int(seed), oracle, message, time.monotonic() - start_s)
 
 
-def run_table(mutants: Sequence[Mutant], num_seeds: int) -> int:
+def run_table(mutants: Sequence[Mutant], num_seeds: int, jobs: int = 1) -> int:
     """Prints a line for each defect. Returns how many were not caught, the unmutated tree's failure included."""
     clean = run_seeds(None, num_seeds)
     failures = int(isinstance(clean, Caught))
     print(f"{'no defect':<52}{clean.message if isinstance(clean, Caught) else clean.reason}", flush=True)
     print(f"{'defect':<52}{'seed':>5}{'seeds':>7}{'s':>7}  {'oracle':<10}what it said", flush=True)
-    for mutant in mutants:
-        try:
-            outcome = run_seeds(mutant, num_seeds)
-        except NotApplied as error:
-            outcome = Survived(f"does not apply: {error}")
-        if isinstance(outcome, Survived):
-            failures += 1
-            print(f"{mutant.name:<52}{'-':>5}{num_seeds:>7}{'':>7}  SURVIVED  {outcome.reason}", flush=True)
-        else:
-            numbers = f"{outcome.seed:>5}{outcome.seed + 1:>7}{outcome.wall_s:>7.1f}"
-            print(f"{mutant.name:<52}{numbers}  {outcome.oracle:<10}{outcome.message[:80]}", flush=True)
+    all_caught: list[Caught] = []
+    with ThreadPoolExecutor(jobs) as pool:  # each defect runs in a process of its own: threads only wait for it
+        for mutant, outcome in zip(mutants, pool.map(lambda each: _try(each, num_seeds), mutants), strict=True):
+            if isinstance(outcome, Survived):
+                failures += 1
+                print(f"{mutant.name:<52}{'-':>5}{num_seeds:>7}{'':>7}  SURVIVED  {outcome.reason}", flush=True)
+            else:
+                all_caught.append(outcome)
+                numbers = f"{outcome.seed:>5}{outcome.seed + 1:>7}{outcome.wall_s:>7.1f}"
+                print(f"{mutant.name:<52}{numbers}  {outcome.oracle:<10}{outcome.message[:80]}", flush=True)
+    _print_summary(all_caught)
     print(f"{len(mutants)} defects, {failures} failures")
     return failures
+
+
+def _try(mutant: Mutant, num_seeds: int) -> Caught | Survived:
+    try:
+        return run_seeds(mutant, num_seeds)
+    except NotApplied as error:
+        return Survived(f"does not apply: {error}")
+
+
+def _print_summary(all_caught: Sequence[Caught]) -> None:
+    if not all_caught:
+        return
+    needed = [caught.seed + 1 for caught in all_caught]
+    print(f"seeds needed: {median(needed):g} in the median, {max(needed)} at most; caught by")
+    for oracle, count in Counter(caught.oracle for caught in all_caught).most_common():
+        print(f"{count:>5}  {oracle}")
 
 
 def main() -> int:
@@ -117,8 +137,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants", description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="how many each may need, from seed 0 on")
     parser.add_argument("--only", default="", help="defects whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="defects at once; the table is the same with any number")
     options = parser.parse_args()
-    return 1 if run_table([each for each in MUTANTS if options.only in each.name], options.seeds) else 0
+    chosen = [each for each in MUTANTS if options.only in each.name]
+    return 1 if run_table(chosen, options.seeds, options.jobs) else 0
 
 
 if __name__ == "__main__":

@@ -3,9 +3,20 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from engine.core.commands import AbortReason, FinishReason
+from engine.core.commands import AbortReason, FinishReason, TurnMode
 from engine.core.ids import SessionId, TurnId
 from engine.core.sampling import GREEDY, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A length in tokens, or so many percent of all that there is when the operation runs."""
+
+    value: int
+    is_share: bool = False
+
+    def of(self, total: int) -> int:
+        return total * self.value // 100 if self.is_share else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,16 +25,38 @@ class OpenOp:
     streaming: bool
     idle_timeout_s: float | None
     namespace: str
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CloseOp:
     session: SessionId
+    drain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOp:
+    """A new session with the history of `session`, up to a turn that may not be there, cut to `at_len` of that."""
+
+    session: SessionId
+    new_session: SessionId
+    at_turn: TurnId | None = None
+    at_len: Length | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateOp:
+    session: SessionId
+    length: Length
 
 
 @dataclass(frozen=True, slots=True)
 class TurnOp:
-    """Submits a turn; the world mints its rid. `parent` may name a turn that never was, or runs still."""
+    """Submits a turn; the world mints its rid. `parent` may name a turn that never was, or runs still.
+
+    `^0` is the session's newest finished turn, `^1` the one before it; `~0` its newest live one. Where there are not so
+    many it is none.
+    """
 
     turn: TurnId
     session: SessionId | None
@@ -33,6 +66,15 @@ class TurnOp:
     ignore_eos: bool
     namespace: str
     sampling: Sampling = GREEDY
+    mode: TurnMode = TurnMode.APPEND
+    offset: Length | None = None
+    """Of the ids that the turn would follow."""
+    is_dropping: bool = False
+    """The parent's output."""
+    is_keeping: bool = False
+    """What it was given, when it is broken off."""
+    priority: int | None = None
+    draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +90,19 @@ class Blow(StrEnum):
 
     ABORT = "abort"
     CLOSE = "close"
+    DRAIN = "drain"
+    """Closes the session, letting its turns finish."""
     FINISH_AT = "finish_at"
+    TRUNCATE = "truncate"
+    """Cuts the session in half."""
 
 
 @dataclass(frozen=True, slots=True)
 class AmbushOp:
-    """Lies in wait until a turn is in `phase`, then strikes it at once: that reaches states that last one call only."""
+    """Lies in wait until a turn is in `phase`, then strikes it at once: that reaches states that last one call only.
+
+    Beside the phases of a snapshot there is `retracted`: waiting, and given ids before.
+    """
 
     phase: str
     blow: Blow
@@ -98,4 +147,17 @@ class ExpireOp:
     after_s: float
 
 
-Op = OpenOp | CloseOp | TurnOp | AbortOp | AmbushOp | FinishAtOp | AckOp | PlanOp | AnswerOp | ExpireOp
+Op = (
+    OpenOp
+    | CloseOp
+    | ForkOp
+    | TruncateOp
+    | TurnOp
+    | AbortOp
+    | AmbushOp
+    | FinishAtOp
+    | AckOp
+    | PlanOp
+    | AnswerOp
+    | ExpireOp
+)

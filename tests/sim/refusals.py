@@ -1,57 +1,111 @@
 """Which refusals a command must meet, told from the simulator's own records."""
 
+from collections.abc import Mapping
 from math import isfinite
 
-from engine.core.commands import Open, Submit
+from engine.core.commands import Fork, OnAbort, Open, Submit, Truncate, TurnMode
 from engine.core.config import CoreConfig
 from engine.core.errors import RefusalReason
-from engine.core.ids import SessionId, count_ids, unpack_ids
+from engine.core.ids import Rid, SessionId, count_ids, unpack_ids
 from engine.core.sampling import Sampling
 from tests.sim.records import SessionRecord, TurnRecord
+from tests.sim.turns import Compiled, compile_turn, count_tokens
 
 Expected = tuple[tuple[RefusalReason, ...], tuple[RefusalReason, ...]]
 """Reasons of which one must be given when there are any, and reasons that may be given besides."""
+Sessions = Mapping[SessionId, SessionRecord]
+PRIORITY_MAX = 1000
 
 
-def expect_open(command: Open, config: CoreConfig, sessions: dict[SessionId, SessionRecord]) -> Expected:
+def expect_open(command: Open, config: CoreConfig, sessions: Sessions) -> Expected:
     """Refusals of Open."""
-    reasons: list[RefusalReason] = []
-    if command.session_id in sessions:
-        reasons.append(RefusalReason.SESSION_EXISTS)
-    if len(sessions) >= config.sessions_max:
-        reasons.append(RefusalReason.SESSION_LIMIT)
+    reasons = _new_session_reasons(command.session_id, config, sessions)
     if command.streaming and not config.streaming_sessions:
         reasons.append(RefusalReason.STREAMING_DISABLED)
     if command.idle_timeout_s is not None and not (isfinite(command.idle_timeout_s) and command.idle_timeout_s > 0):
         reasons.append(RefusalReason.IDLE_TIMEOUT_INVALID)
+    if abs(command.priority) > PRIORITY_MAX:
+        reasons.append(RefusalReason.PRIORITY_INVALID)
     return tuple(reasons), ()
 
 
+def _new_session_reasons(name: SessionId, config: CoreConfig, sessions: Sessions) -> list[RefusalReason]:
+    reasons = [RefusalReason.SESSION_EXISTS] if name in sessions else []
+    return reasons + ([RefusalReason.SESSION_LIMIT] if len(sessions) >= config.sessions_max else [])
+
+
+def expect_fork(command: Fork, config: CoreConfig, sessions: Sessions) -> Expected:
+    """Refusals of Fork."""
+    reasons = _new_session_reasons(command.new_session_id, config, sessions)
+    source = sessions.get(command.session_id)
+    added = sum(len(node.path) for node in source.nodes.values()) + len(source.history) if source is not None else 0
+    must, maybe = _history_reasons(config, sessions, added)
+    if source is None or source.is_closing:
+        return (*reasons, RefusalReason.SESSION_UNKNOWN, *must), maybe
+    if command.at_turn is not None and command.at_turn not in source.nodes:
+        return (*reasons, RefusalReason.PARENT_UNKNOWN, *must), (*maybe, RefusalReason.LENGTH_INVALID)
+    if command.at_len is not None and not 0 <= command.at_len <= forked_len(command, source):
+        reasons.append(RefusalReason.LENGTH_INVALID)
+    return (*reasons, *must), maybe
+
+
+def forked_len(command: Fork, source: SessionRecord) -> int:
+    """Tokens up to the point, before `at_len`."""
+    if command.at_turn is None:
+        return source.history_len
+    return len(source.nodes[command.at_turn].path)
+
+
+def expect_truncate(command: Truncate, sessions: Sessions) -> Expected:
+    """Refusals of Truncate."""
+    session = sessions.get(command.session_id)
+    if session is None or session.is_closing:
+        return (RefusalReason.SESSION_UNKNOWN,), ()
+    reasons = [RefusalReason.SESSION_BUSY] if session.live else []
+    if not 0 <= command.length <= session.history_len:
+        reasons.append(RefusalReason.LENGTH_INVALID)
+    return tuple(reasons), ()
+
+
+def _history_reasons(config: CoreConfig, sessions: Sessions, added: int) -> Expected:
+    """`added`: what the command may put there, at most; whether that counts is open."""
+    least, most = count_tokens(sessions.values())
+    if most + added < config.history_tokens_max:
+        return (), ()
+    return ((RefusalReason.HISTORY_LIMIT,) if least >= config.history_tokens_max else ()), (
+        RefusalReason.HISTORY_LIMIT,
+    )
+
+
 def expect_submit(
-    command: Submit, config: CoreConfig, session: SessionRecord | None, live: list[TurnRecord]
-) -> Expected:
-    """Refusals of Submit. `session` is the open one of that name; `live` are all accepted turns without an end."""
-    reasons = _input_reasons(command, config)
+    command: Submit, config: CoreConfig, sessions: Sessions, live: list[TurnRecord]
+) -> tuple[Expected, Compiled]:
+    """Refusals of Submit, and what it does when it meets none. `live` are all accepted turns without an end."""
+    must = _input_reasons(command, config)
     maybe: list[RefusalReason] = []
-    base_len = 0
+    compiled = Compiled([])
     if command.session_id is None:
-        reasons += [RefusalReason.PARENT_WITHOUT_SESSION] if command.parent is not None else []
-        names = [turn.turn_id for turn in live if turn.session_id is None]
-        reasons += [RefusalReason.TURN_EXISTS] if command.turn_id in names else []
-    elif session is None or session.is_closing:
-        reasons.append(RefusalReason.SESSION_UNKNOWN)
+        _add_stateless_reasons(command, live, must, maybe)
     else:
-        reasons += _streaming_reasons(command, session) if session.streaming else []
-        reasons += _ordinary_reasons(command, session, config) if not session.streaming else []
-        maybe += [RefusalReason.TURN_EXISTS] if session.streaming and command.turn_id in session.nodes else []
-        base = session.history if session.streaming else session.nodes.get(command.parent) if command.parent else None
-        base_len = len(base) if base else 0
-    prompt_len = base_len + count_ids(command.input_ids)
-    reasons += [RefusalReason.PROMPT_EXCEEDS_CONTEXT] if prompt_len >= config.context_len else []
-    reasons += [RefusalReason.PROMPT_EXCEEDS_POOL] if prompt_len >= config.pool_tokens else []
-    num_new = sum(turn.attempts == 0 for turn in live)
-    reasons += [RefusalReason.QUEUE_FULL] if num_new >= config.waiting_max else []
-    return tuple(reasons), tuple(maybe)
+        session = sessions.get(command.session_id)
+        limit, perhaps = _history_reasons(config, sessions, config.context_len)
+        must += limit
+        maybe += perhaps
+        if session is None or session.is_closing:
+            must.append(RefusalReason.SESSION_UNKNOWN)
+        else:
+            turns = {turn.rid: turn for turn in live}
+            compiled = compile_turn(command, session, turns)
+            add = _add_streaming_reasons if session.streaming else _add_ordinary_reasons
+            add(command, session, config, turns, compiled, must, maybe)
+    prompt_len = len(compiled.base) + count_ids(command.input_ids)
+    must += [RefusalReason.PROMPT_EXCEEDS_CONTEXT] if prompt_len >= config.context_len else []
+    must += [RefusalReason.PROMPT_EXCEEDS_POOL] if prompt_len >= config.pool_tokens else []
+    lane = [turn for turn in live if turn.attempts == 0 and (turn.session_id is None) == (command.session_id is None)]
+    stays = sum(turn.session_id != command.session_id or turn.turn_id not in compiled.replaced for turn in lane)
+    must += [RefusalReason.QUEUE_FULL] if stays >= config.waiting_max else []
+    maybe += [RefusalReason.QUEUE_FULL] if len(lane) >= config.waiting_max else []
+    return (tuple(must), tuple(maybe)), compiled
 
 
 def _input_reasons(command: Submit, config: CoreConfig) -> list[RefusalReason]:
@@ -64,6 +118,10 @@ def _input_reasons(command: Submit, config: CoreConfig) -> list[RefusalReason]:
         reasons.append(RefusalReason.MAX_TOKENS_INVALID)
     if not _is_valid(command.sampling):
         reasons.append(RefusalReason.SAMPLING_INVALID)
+    if command.priority is not None and abs(command.priority) > PRIORITY_MAX:
+        reasons.append(RefusalReason.PRIORITY_INVALID)
+    if not 0 <= command.draft_tokens <= config.draft_tokens_max:
+        reasons.append(RefusalReason.DRAFT_TOKENS_INVALID)
     return reasons
 
 
@@ -73,27 +131,85 @@ def _is_valid(sampling: Sampling) -> bool:
     return is_seed and is_top and isfinite(sampling.temperature) and sampling.temperature >= 0
 
 
-def _streaming_reasons(command: Submit, session: SessionRecord) -> list[RefusalReason]:
-    reasons: list[RefusalReason] = []
+def _is_rewriting(command: Submit) -> bool:
+    return command.mode is TurnMode.REPLACE or command.drop_previous_output
+
+
+def _add_stateless_reasons(
+    command: Submit, live: list[TurnRecord], must: list[RefusalReason], maybe: list[RefusalReason]
+) -> None:
+    is_of_session = command.parent is not None or command.offset is not None or command.on_abort is OnAbort.KEEP
+    must += [RefusalReason.SESSION_REQUIRED] if is_of_session or _is_rewriting(command) else []
+    maybe += [RefusalReason.PARENT_REQUIRED] if command.drop_previous_output else []
+    names = [turn.turn_id for turn in live if turn.session_id is None]
+    must += [RefusalReason.TURN_EXISTS] if command.turn_id in names else []
+
+
+def _add_streaming_reasons(
+    command: Submit,
+    session: SessionRecord,
+    config: CoreConfig,
+    turns: Mapping[Rid, TurnRecord],
+    compiled: Compiled,
+    must: list[RefusalReason],
+    maybe: list[RefusalReason],
+) -> None:
     if session.live:
-        reasons.append(RefusalReason.SESSION_BUSY)
+        must.append(RefusalReason.SESSION_BUSY)
     if command.turn_id in session.live:
-        reasons.append(RefusalReason.TURN_EXISTS)
-    if command.parent is not None and command.parent != session.last_turn:
-        reasons.append(RefusalReason.STREAMING_APPENDS_ONLY)
-    return reasons
+        must.append(RefusalReason.TURN_EXISTS)
+    elif command.turn_id in session.nodes:
+        maybe.append(RefusalReason.TURN_EXISTS)
+    last_turn = next(reversed(session.nodes), None)
+    is_offset = command.offset is not None and (command.offset != 0 or bool(session.history))
+    is_elsewhere = command.parent is not None and command.parent != last_turn
+    if is_elsewhere or is_offset or _is_rewriting(command):
+        must.append(RefusalReason.STREAMING_APPENDS_ONLY)
+    maybe += [RefusalReason.PARENT_REQUIRED] if command.drop_previous_output else []
+    maybe += [RefusalReason.OFFSET_INVALID] if command.offset is not None and is_offset else []
 
 
-def _ordinary_reasons(command: Submit, session: SessionRecord, config: CoreConfig) -> list[RefusalReason]:
-    reasons: list[RefusalReason] = []
-    if command.turn_id in session.live or command.turn_id in session.nodes:
-        reasons.append(RefusalReason.TURN_EXISTS)
-    if len(session.live) >= config.session_turns_max:
-        reasons.append(RefusalReason.SESSION_TURNS_LIMIT)
-    if len(session.nodes) + len(session.live) >= config.session_nodes_max:
-        reasons.append(RefusalReason.SESSION_TURNS_LIMIT)
+def _add_ordinary_reasons(
+    command: Submit,
+    session: SessionRecord,
+    config: CoreConfig,
+    turns: Mapping[Rid, TurnRecord],
+    compiled: Compiled,
+    must: list[RefusalReason],
+    maybe: list[RefusalReason],
+) -> None:
+    nodes = [name for name in session.nodes if name not in compiled.forgotten]
+    live = [name for name in session.live if name not in compiled.replaced]
+    if command.turn_id in nodes or command.turn_id in live:
+        must.append(RefusalReason.TURN_EXISTS)
+    elif command.turn_id in session.nodes or command.turn_id in session.live:
+        maybe.append(RefusalReason.TURN_EXISTS)
+    if len(live) >= config.session_turns_max or len(nodes) + len(live) >= config.session_nodes_max:
+        must.append(RefusalReason.SESSION_TURNS_LIMIT)
+    if command.drop_previous_output and command.parent is None:
+        must.append(RefusalReason.PARENT_REQUIRED)
+    _add_parent_reasons(command, session, turns, compiled, must, maybe)
+
+
+def _add_parent_reasons(
+    command: Submit,
+    session: SessionRecord,
+    turns: Mapping[Rid, TurnRecord],
+    compiled: Compiled,
+    must: list[RefusalReason],
+    maybe: list[RefusalReason],
+) -> None:
+    is_known = command.parent is None or command.parent in session.nodes
     if command.parent in session.live:
-        reasons.append(RefusalReason.PARENT_UNFINISHED)
-    elif command.parent is not None and command.parent not in session.nodes:
-        reasons.append(RefusalReason.PARENT_UNKNOWN)
-    return reasons
+        is_known = command.mode is TurnMode.REPLACE
+        must += [] if is_known else [RefusalReason.PARENT_UNFINISHED]
+    elif not is_known:
+        must.append(RefusalReason.PARENT_UNKNOWN)
+    if any(turns[session.live[name]].cut is not None for name in compiled.replaced):
+        must.append(RefusalReason.PARENT_UNFINISHED)
+    if command.offset is None:
+        return
+    if not is_known:
+        maybe.append(RefusalReason.OFFSET_INVALID)
+    elif not 0 <= command.offset <= compiled.whole_base_len:
+        must.append(RefusalReason.OFFSET_INVALID)

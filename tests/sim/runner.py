@@ -4,55 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from engine.core.commands import AbortReason, FinishReason
 from engine.core.config import CoreConfig
 from engine.core.core import Core
-from engine.core.errors import RefusalReason
-from engine.core.events import SlotState
-from engine.core.ownership import Move
+from tests.sim.families import Family
 from tests.sim.records import OracleFired
-from tests.sim.schedule import Family, Scenario, make_scenario
+from tests.sim.schedule import Scenario, make_scenario
 from tests.sim.world import World
 
 LINES_SHOWN = 30
-SEEDS_FOR_MARKS = 100
-"""From this many seeds on, a mark without a hit is a failure: the run did not prove what it claims."""
-
-MOVES = (Move.GRANT, Move.DONATE, Move.PARK, Move.LEND, Move.RETURN, Move.DEMOTE, Move.EVICT, Move.RELEASE)
-SESSION_ENDS = (AbortReason.SESSION_CLOSED, AbortReason.SESSION_EXPIRED)
-TURN_ENDS = tuple(reason for reason in AbortReason if reason is not AbortReason.SESSION_EXPIRED)
-"""A session never expires during a turn, so no turn ends that way."""
-PHASES = ("waiting", "running", "retracting", "committing", "rolling_back")
-REQUIRED_MARKS: tuple[str, ...] = (
-    *(f"move {move}" for move in MOVES),
-    *(f"end {reason}" for reason in FinishReason),
-    *(f"end {reason}" for reason in TURN_ENDS),
-    *(f"session {reason}" for reason in SESSION_ENDS),
-    *(f"abort {phase}" for phase in (*PHASES, "absent")),
-    *(f"close {phase}" for phase in (*PHASES, "idle")),
-    *(f"slot {SlotState.LENT} → {state}" for state in (SlotState.COMMITTING, SlotState.RETURNING)),
-    *(f"slot {SlotState.RETURNING} → {state}" for state in (SlotState.HELD, SlotState.EMPTY, SlotState.DEMOTED)),
-    *(f"slot {state} → {SlotState.LENT}" for state in (SlotState.EMPTY, SlotState.HELD, SlotState.DEMOTED)),
-    *(f"slot {SlotState.HELD} → {state}" for state in (SlotState.DEMOTED, SlotState.RELEASED)),
-    "retraction",
-    "resumed",
-    "chunked prompt",
-    "batched rows",
-    "sampled input in flight",
-    "over-run",
-    "draining",
-    "demoted under pressure",
-    "row demoted",
-    "hit slot",
-    "hit tree",
-    "finish_at",
-    "finish_at none",
-    "finish_at too many",
-    "early ack",
-    "sampled turn",
-    "refused stateless turn id",
-    *(f"refused {reason}" for reason in RefusalReason),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +57,6 @@ def run_scenario(scenario: Scenario, make_core: MakeCore = Core) -> SeedResult:
     except OracleFired as fired:
         failure = fired
     return SeedResult(scenario, step, world.digest, world.marks, failure, tuple(world.lines[-LINES_SHOWN:]))
-
-
-def missing_marks(marks: Counter[str]) -> list[str]:
-    """Marks that must be hit and were not."""
-    return [mark for mark in REQUIRED_MARKS if marks[mark] == 0]
 
 
 def describe_failure(result: SeedResult) -> str:

@@ -2,11 +2,12 @@
 
 from dataclasses import fields
 
-from engine.core.commands import AbortReason, FinishReason
+from engine.core.commands import AbortReason, FinishReason, TurnMode
 from engine.core.config import CoreConfig
 from engine.core.ids import SessionId, TurnId
 from engine.core.sampling import GREEDY, Sampling
 from tests.kit.shadow_model import ShadowModel
+from tests.sim.loop_model import LoopModel
 from tests.sim.ops import (
     AbortOp,
     AckOp,
@@ -16,9 +17,12 @@ from tests.sim.ops import (
     CloseOp,
     ExpireOp,
     FinishAtOp,
+    ForkOp,
+    Length,
     Op,
     OpenOp,
     PlanOp,
+    TruncateOp,
     TurnOp,
 )
 from tests.sim.schedule import Scenario
@@ -39,6 +43,11 @@ LIMITS = {
     "sessions": "sessions_max",
     "nodes": "session_nodes_max",
     "turns": "session_turns_max",
+    "retractions": "retractions_max",
+    "arrivals": "priority_arrivals",
+    "prefix_wait": "prefix_wait_tokens",
+    "drafts": "draft_tokens_max",
+    "history": "history_tokens_max",
 }
 FRACTIONS = {"idle": "idle_timeout_s", "ratio": "new_token_ratio"}
 SWITCHES = ("streaming_sessions", "prefix_cache")
@@ -66,12 +75,16 @@ def parse_scenario(words: list[str], ops: tuple[Op, ...] = ()) -> Scenario:
     eos_ids = tuple(int(eos) for eos in options.pop("eos", "").split(",") if eos)
     fractions = {field: float(options.pop(name)) for name, field in FRACTIONS.items() if name in options}
     eos_percent = int(options.pop("eos_percent", "0"))
+    loop = int(options.pop("loop")) if "loop" in options else None
     is_durable = options.pop("ack", "at_once") == "manual"
     if options:
         raise ScriptError(f"unknown in config: {', '.join(options)}")
     defaults = {field.name: getattr(DEFAULT_CONFIG, field.name) for field in fields(CoreConfig)}
     config = CoreConfig(**{**defaults, **limits, **fractions, **switches, "eos_ids": eos_ids})
-    model = ShadowModel(config.vocab_size, eos_ids[0] if eos_ids else None, eos_percent)
+    eos_id = eos_ids[0] if eos_ids else None
+    model = ShadowModel(config.vocab_size, eos_id, eos_percent)
+    if loop is not None:
+        model = LoopModel(config.vocab_size, eos_id, eos_percent, loop)
     return Scenario(0, config, model, is_durable, ops)
 
 
@@ -84,6 +97,7 @@ def render_config(scenario: Scenario) -> str:
         words += [f"{name}={value}"] if value != getattr(DEFAULT_CONFIG, field) else []
     words += [f"eos={','.join(map(str, config.eos_ids))}"] if config.eos_ids else []
     words += [f"eos_percent={scenario.model.eos_percent}"] if scenario.model.eos_percent else []
+    words += [f"loop={scenario.model.surprise_percent}"] if isinstance(scenario.model, LoopModel) else []
     for name, field in FRACTIONS.items():
         value = getattr(config, field)
         words += [f"{name}={value}"] if value != getattr(DEFAULT_CONFIG, field) else []
@@ -99,9 +113,11 @@ def parse_ops(text: str) -> list[Op]:
     """The operations of one line. Raises ScriptError when there is no such command."""
     match text.split():
         case ["open", session, kind, *more]:
-            options = parse_options(more)
-            idle_timeout_s = float(options["idle"]) if "idle" in options else None
-            return [OpenOp(SessionId(session), kind == "streaming", idle_timeout_s, options.get("namespace", ""))]
+            return [_parse_open(session, kind, parse_options(more))]
+        case ["fork", session, new, *more]:
+            return [_parse_fork(session, new, parse_options(more))]
+        case ["truncate", session, length]:
+            return [TruncateOp(SessionId(session), _parse_length(length))]
         case ["turn", session, turn, *more]:
             return [_parse_turn(session, turn, parse_options(more))]
         case ["plan"]:
@@ -118,12 +134,30 @@ def parse_ops(text: str) -> list[Op]:
             return [FinishAtOp(TurnId(turn), int(back), FinishReason(reason))]
         case ["ack" | "nack" as name, *count]:
             return [AckOp(int(count[0] if count else 1), fails=name == "nack")]
-        case ["close", session]:
-            return [CloseOp(SessionId(session))]
+        case ["close" | "drain-close" as name, session]:
+            return [CloseOp(SessionId(session), drain=name == "drain-close")]
         case ["expire", after_s]:
             return [ExpireOp(float(after_s))]
         case _:
             raise ScriptError(f"unknown: {text!r}")
+
+
+def _parse_open(session: str, kind: str, options: dict[str, str]) -> OpenOp:
+    idle_timeout_s = float(options["idle"]) if "idle" in options else None
+    priority = int(options.get("priority", "0"))
+    return OpenOp(SessionId(session), kind == "streaming", idle_timeout_s, options.get("namespace", ""), priority)
+
+
+def _parse_fork(session: str, new: str, options: dict[str, str]) -> ForkOp:
+    at_turn = TurnId(options["at"]) if "at" in options else None
+    return ForkOp(
+        SessionId(session), SessionId(new), at_turn, _parse_length(options["len"]) if "len" in options else None
+    )
+
+
+def _parse_length(text: str) -> Length:
+    """`12` tokens, or `50%` of all there is."""
+    return Length(int(text.removesuffix("%")), is_share=text.endswith("%"))
 
 
 def _parse_turn(session: str, turn: str, options: dict[str, str]) -> TurnOp:
@@ -136,6 +170,12 @@ def _parse_turn(session: str, turn: str, options: dict[str, str]) -> TurnOp:
         ignore_eos=options.get("ignore_eos") == "yes",
         namespace=options.get("namespace", ""),
         sampling=_parse_sampling(options["sampling"]) if "sampling" in options else GREEDY,
+        mode=TurnMode(options.get("mode", "append")),
+        offset=_parse_length(options["offset"]) if "offset" in options else None,
+        is_dropping=options.get("drop") == "yes",
+        is_keeping=options.get("on_abort") == "keep",
+        priority=int(options["priority"]) if "priority" in options else None,
+        draft_tokens=int(options.get("draft", "0")),
     )
 
 
@@ -156,10 +196,8 @@ def _parse_sampling(text: str) -> Sampling:
 def render_op(operation: Op) -> str:
     """The inverse of `parse_ops`."""
     match operation:
-        case OpenOp(session, streaming, idle_timeout_s, namespace):
-            words = ["open", session, "streaming" if streaming else "ordinary"]
-            words += [f"idle={idle_timeout_s}"] if idle_timeout_s is not None else []
-            return " ".join(words + ([f"namespace={namespace}"] if namespace else []))
+        case OpenOp() | CloseOp() | ForkOp() | TruncateOp() | ExpireOp():
+            return _render_on_session(operation)
         case TurnOp():
             return _render_turn(operation)
         case PlanOp():
@@ -174,16 +212,41 @@ def render_op(operation: Op) -> str:
             return f"finish-at {turn} {back} {reason}"
         case AckOp(count, fails):
             return f"{'nack' if fails else 'ack'} {count}"
-        case CloseOp(session):
-            return f"close {session}"
+
+
+def _render_on_session(operation: OpenOp | CloseOp | ForkOp | TruncateOp | ExpireOp) -> str:
+    match operation:
+        case OpenOp(session, streaming, idle_timeout_s, namespace, priority):
+            words = ["open", session, "streaming" if streaming else "ordinary"]
+            words += [f"idle={idle_timeout_s}"] if idle_timeout_s is not None else []
+            words += [f"namespace={namespace}"] if namespace else []
+            return " ".join(words + ([f"priority={priority}"] if priority else []))
+        case CloseOp(session, drain):
+            return f"{'drain-close' if drain else 'close'} {session}"
+        case ForkOp(session, new_session, at_turn, at_len):
+            words = ["fork", session, new_session]
+            words += [f"at={at_turn}"] if at_turn is not None else []
+            return " ".join(words + ([f"len={_render_length(at_len)}"] if at_len is not None else []))
+        case TruncateOp(session, length):
+            return f"truncate {session} {_render_length(length)}"
         case ExpireOp(after_s):
             return f"expire {after_s}"
+
+
+def _render_length(length: Length) -> str:
+    return f"{length.value}{'%' if length.is_share else ''}"
 
 
 def _render_turn(turn: TurnOp) -> str:
     words = ["turn", turn.session or "-", turn.turn, f"ids={_render_ids(turn.ids)}"]
     words += [f"parent={turn.parent}"] if turn.parent is not None else []
     words += [f"max={turn.max_tokens}"] if turn.max_tokens is not None else []
+    words += [f"mode={turn.mode}"] if turn.mode is not TurnMode.APPEND else []
+    words += [f"offset={_render_length(turn.offset)}"] if turn.offset is not None else []
+    words += ["drop=yes"] if turn.is_dropping else []
+    words += ["on_abort=keep"] if turn.is_keeping else []
+    words += [f"priority={turn.priority}"] if turn.priority is not None else []
+    words += [f"draft={turn.draft_tokens}"] if turn.draft_tokens else []
     words += ["ignore_eos=yes"] if turn.ignore_eos else []
     words += [f"namespace={turn.namespace}"] if turn.namespace else []
     if turn.sampling != GREEDY:

@@ -4,11 +4,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from engine.core.commands import AbortReason
+from engine.core.commands import AbortReason, TurnMode
 from engine.core.core import Core
 from engine.core.sampling import GREEDY
 from tests.kit.shadow_model import ShadowModel
-from tests.sim.ops import AbortOp, AckOp, AmbushOp, ExpireOp, FinishAtOp, Op, OpenOp, TurnOp
+from tests.sim.ops import (
+    AbortOp,
+    AckOp,
+    AmbushOp,
+    CloseOp,
+    ExpireOp,
+    FinishAtOp,
+    ForkOp,
+    Op,
+    OpenOp,
+    TurnOp,
+)
 from tests.sim.runner import MakeCore, SeedResult, run_scenario
 from tests.sim.schedule import Scenario
 from tests.sim.script import DEFAULT_CONFIG, LIMITS, SWITCHES
@@ -110,6 +121,7 @@ class _Search:
                 usual = getattr(DEFAULT_CONFIG, name)
                 self._takes(replace(self.best, config=replace(self.best.config, **{name: usual})))
         model = self.best.model
+        self._takes(replace(self.best, model=replace(model, eos_percent=0)))
         self._takes(replace(self.best, model=ShadowModel(model.vocab_size, model.eos_id, 0)))
         vocab_size = DEFAULT_CONFIG.vocab_size
         without_eos = replace(self.best.config, vocab_size=vocab_size, eos_ids=())
@@ -131,10 +143,15 @@ def simpler_ops(operation: Op) -> Iterator[Op]:
         case TurnOp():
             yield from _simpler_turns(operation)
         case OpenOp():
-            plain = replace(operation, idle_timeout_s=None, namespace="")
+            plain = replace(operation, idle_timeout_s=None, namespace="", priority=0)
             yield from _others(operation, plain, replace(operation, namespace=""), replace(operation, streaming=True))
         case AbortOp():
             yield from _others(operation, replace(operation, reason=AbortReason.CLIENT))
+        case CloseOp():
+            yield from _others(operation, replace(operation, drain=False))
+        case ForkOp():
+            yield from _others(operation, replace(operation, at_turn=None, at_len=None))
+            yield from _others(operation, replace(operation, at_turn=None), replace(operation, at_len=None))
         case AckOp():
             yield from _others(operation, AckOp(1, fails=False), replace(operation, fails=False))
         case ExpireOp():
@@ -150,8 +167,13 @@ def simpler_ops(operation: Op) -> Iterator[Op]:
 
 
 def _simpler_turns(turn: TurnOp) -> Iterator[TurnOp]:
-    yield from _others(turn, replace(turn, namespace="", sampling=GREEDY, ignore_eos=False, parent=None))
+    appending = replace(turn, mode=TurnMode.APPEND, offset=None, is_dropping=False)
+    without = replace(appending, is_keeping=False, priority=None, draft_tokens=0)
+    yield from _others(turn, replace(without, namespace="", sampling=GREEDY, ignore_eos=False, parent=None), without)
     yield from _others(turn, replace(turn, namespace=""), replace(turn, parent=None), replace(turn, ignore_eos=False))
+    yield from _others(turn, appending, replace(turn, offset=None), replace(turn, is_dropping=False))
+    yield from _others(turn, replace(turn, is_keeping=False), replace(turn, priority=None))
+    yield from _others(turn, replace(turn, draft_tokens=min(1, turn.draft_tokens)), replace(turn, draft_tokens=0))
     if turn.max_tokens is None or turn.max_tokens > 1:
         yield replace(turn, max_tokens=1)
     if turn.max_tokens is not None and turn.max_tokens > 2:

@@ -1,27 +1,75 @@
-"""The Nth forward of a run fails, for every N until one is past the end: each of these runs ends clean."""
+"""The Nth grant, forward or commit of a run fails, for every N until none is left to fail: each such run ends clean."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from tests.sim.ops import AnswerOp
-from tests.sim.runner import run_scenario
-from tests.sim.schedule import make_scenario
+from tests.sim.families import Family
+from tests.sim.ops import AckOp, AnswerOp, Op
+from tests.sim.runner import SeedResult, run_scenario
+from tests.sim.schedule import Scenario, make_scenario
 
-NUM_OPS = 120
+NUM_OPS = 100
 
 
-@pytest.mark.parametrize("seed", [3, 7, 12])
-def test_forward_when_the_nth_fails_then_its_turns_end_and_nothing_else_breaks(seed: int) -> None:
-    scenario = make_scenario(seed, NUM_OPS)
-    answers = [index for index, operation in enumerate(scenario.ops) if isinstance(operation, AnswerOp)]
-    reached = 0
-    for failing in answers:
-        ops = tuple(
-            AnswerOp(fails=index == failing) if isinstance(operation, AnswerOp) else operation
-            for index, operation in enumerate(scenario.ops)
-        )
-        result = run_scenario(replace(scenario, ops=ops))
-        assert result.failure is None, f"answer {failing} fails: {result.failure}"
-        reached += result.marks["end forward_failed"]
-    assert reached > 0
+def fail_each(scenario: Scenario, fail_nth: Callable[[int], Op | None]) -> list[SeedResult]:
+    """A run for each operation that `fail_nth` can make fail, with that one failing and no other."""
+    results: list[SeedResult] = []
+    for index in range(len(scenario.ops)):
+        failing = fail_nth(index)
+        if failing is not None:
+            ops = (*scenario.ops[:index], failing, *scenario.ops[index + 1 :])
+            results.append(run_scenario(replace(scenario, ops=ops)))
+    return results
+
+
+def all_succeeding(scenario: Scenario) -> Scenario:
+    ops = tuple(replace(op, fails=False) if isinstance(op, AnswerOp | AckOp) else op for op in scenario.ops)
+    return replace(scenario, ops=ops)
+
+
+@pytest.mark.parametrize("family", [Family.CROWD, Family.FORKS, Family.SPECULATIVE])
+def test_forward_when_the_nth_fails_then_its_turns_end_and_nothing_else_breaks(family: Family) -> None:
+    scenario = all_succeeding(make_scenario(3, NUM_OPS, family))
+
+    def fail_nth(index: int) -> Op | None:
+        return AnswerOp(fails=True) if isinstance(scenario.ops[index], AnswerOp) else None
+
+    results = fail_each(scenario, fail_nth)
+    assert [result.failure for result in results if result.failure is not None] == []
+    assert sum(result.marks["end forward_failed"] for result in results) > 0
+
+
+def test_commit_when_the_nth_fails_then_its_turn_rolls_back_and_nothing_else_breaks() -> None:
+    num_failed = 0
+    for family in (Family.MIXED, Family.FORKS, Family.BRANCHES):
+        scenario = replace(all_succeeding(make_scenario(5, NUM_OPS, family)), is_durable=True)
+        num_acks = NUM_OPS // 8
+        every: list[Op] = []
+        for index, operation in enumerate(scenario.ops):
+            every += [operation, AckOp(1, fails=False)] if index % 8 == 0 else [operation]
+        dense = replace(scenario, ops=tuple(every))
+
+        def fail_nth(index: int, dense: Scenario = dense) -> Op | None:
+            operation = dense.ops[index]
+            return replace(operation, fails=True) if isinstance(operation, AckOp) else None
+
+        results = fail_each(dense, fail_nth)
+        assert len(results) >= num_acks
+        assert [result.failure for result in results if result.failure is not None] == []
+        num_failed += sum(result.marks["end commit_failed"] for result in results)
+    assert num_failed > 0
+
+
+def with_fewer_pages(scenario: Scenario, pages: int) -> Scenario:
+    return replace(scenario, config=replace(scenario.config, pool_pages=pages))
+
+
+@pytest.mark.parametrize("family", [Family.CROWD, Family.FORKS, Family.BRANCHES, Family.SPECULATIVE])
+def test_grant_when_ever_fewer_pages_are_there_then_each_one_is_once_the_one_refused(family: Family) -> None:
+    """With a page less in each run, every grant of the first run is refused in some run, the first ones last."""
+    scenario = make_scenario(7, NUM_OPS, family)
+    for pages in range(scenario.config.pool_pages, 1, -1):
+        result = run_scenario(with_fewer_pages(scenario, pages))
+        assert result.failure is None, f"{pages} pages: {result.failure}"

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.mutant_table import MUTANTS, Mutant, mutant
+from tests.sim.defect import Mutant, mutant
+from tests.sim.mutant_table import MUTANTS
 from tests.sim.mutants import ROOT, Caught, NotApplied, Survived, apply_edits, run_seeds, run_table
 
 ALWAYS = ("lock leak", "free while in flight", "lost return", "a turn that does not fit is overtaken")

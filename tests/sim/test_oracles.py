@@ -5,18 +5,41 @@ from dataclasses import replace
 
 import pytest
 
-from engine.core.commands import Abort, Command, CommitAck, CommitFailed, FinishAt, Submit
+from engine.core.commands import (
+    Abort,
+    Close,
+    Command,
+    CommitAck,
+    CommitFailed,
+    FinishAt,
+    Fork,
+    Lengths,
+    OnAbort,
+    Submit,
+)
 from engine.core.config import CoreConfig
 from engine.core.core import Core
 from engine.core.errors import Refusal, RefusalReason
-from engine.core.events import CoreEvent, KvMoved, Numbered, Protected, TokensSampled, TurnAdmitted, TurnEnded
+from engine.core.events import (
+    CoreEvent,
+    Draining,
+    KvMoved,
+    Numbered,
+    Protected,
+    SessionForked,
+    SessionTruncated,
+    TokensSampled,
+    TurnAdmitted,
+    TurnEnded,
+    TurnsForgotten,
+)
 from engine.core.invariants import CheckLevel, Finding, Report
 from engine.core.ownership import Move
 from engine.core.plan import StepFailure, StepOutcome, StepPlan, StepResult
 from tests.kit.shadow_device import ShadowDevice
 from tests.sim.records import OracleFired
 from tests.sim.runner import find_failure, run_seed
-from tests.sim.schedule import Family, make_scenario
+from tests.sim.schedule import make_scenario
 from tests.sim.world import World
 
 SEEDS = range(40)
@@ -44,7 +67,7 @@ class EditsEvents(Core):
 class TellsOtherIds(EditsEvents):
     def edit(self, event: CoreEvent) -> CoreEvent:
         if isinstance(event, TokensSampled) and event.output_start == 3:
-            return replace(event, token_ids=tuple((token + 1) % 40 for token in event.token_ids))
+            return event._replace(token_ids=tuple((token + 1) % 40 for token in event.token_ids))
         return event
 
 
@@ -91,6 +114,61 @@ class ForgetsSlots(EditsEvents):
         return event
 
 
+class MovesDrafted(EditsEvents):
+    """Tells of one draft fewer than there were."""
+
+    def edit(self, event: CoreEvent) -> CoreEvent:
+        return (
+            event._replace(drafted=event.drafted - 1) if isinstance(event, TokensSampled) and event.drafted else event
+        )
+
+
+class ForgetsDrains(EditsEvents):
+    def edit(self, event: CoreEvent) -> CoreEvent | None:
+        return None if isinstance(event, Draining) else event
+
+
+class ForgetsForgotten(EditsEvents):
+    def edit(self, event: CoreEvent) -> CoreEvent | None:
+        return None if isinstance(event, TurnsForgotten) else event
+
+
+class PromisesKv(EditsEvents):
+    """Says of a fork or a cut that one token more has its KV."""
+
+    def edit(self, event: CoreEvent) -> CoreEvent:
+        return replace(event, kv_len=event.kv_len + 1) if isinstance(event, SessionForked | SessionTruncated) else event
+
+
+class IgnoresPriorities(Core):
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        return super().apply(replace(command, priority=0) if isinstance(command, Submit) else command, now)
+
+
+class IgnoresKeep(Core):
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        if isinstance(command, Submit):
+            command = replace(command, on_abort=OnAbort.ROLL_BACK)
+        return super().apply(command, now)
+
+
+class ClosesAtOnce(Core):
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        return super().apply(replace(command, drain=False) if isinstance(command, Close) else command, now)
+
+
+class DropsOffsets(Core):
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        return super().apply(replace(command, offset=None) if isinstance(command, Submit) else command, now)
+
+
+class ForksAll(Core):
+    """Takes a fork at a point for one of everything."""
+
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        return super().apply(replace(command, at_len=None) if isinstance(command, Fork) else command, now)
+
+
 class SkipsNumbers(Core):
     def take_events(self) -> tuple[Numbered, ...]:
         events = super().take_events()
@@ -98,34 +176,33 @@ class SkipsNumbers(Core):
 
 
 class DropsAborts(Core):
-    def apply(self, command: Command, now: float) -> None:
-        if not isinstance(command, Abort):
-            super().apply(command, now)
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        return None if isinstance(command, Abort) else super().apply(command, now)
 
 
 class DropsCuts(Core):
-    def apply(self, command: Command, now: float) -> None:
-        if not isinstance(command, FinishAt):
-            super().apply(command, now)
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        return None if isinstance(command, FinishAt) else super().apply(command, now)
 
 
 class CommitsFailures(Core):
-    def apply(self, command: Command, now: float) -> None:
-        super().apply(CommitAck(command.rid) if isinstance(command, CommitFailed) else command, now)
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        return super().apply(CommitAck(command.rid) if isinstance(command, CommitFailed) else command, now)
 
 
 class RefusesAtRandom(Core):
-    def apply(self, command: Command, now: float) -> None:
+    def apply(self, command: Command, now: float) -> Lengths | None:
         if isinstance(command, Submit) and command.rid % 5 == 0:
             raise Refusal(RefusalReason.QUEUE_FULL, "no reason at all")
-        super().apply(command, now)
+        return super().apply(command, now)
 
 
 class AcceptsThenRefuses(Core):
-    def apply(self, command: Command, now: float) -> None:
-        super().apply(command, now)
+    def apply(self, command: Command, now: float) -> Lengths | None:
+        lengths = super().apply(command, now)
         if isinstance(command, Submit):
             raise Refusal(RefusalReason.SESSION_UNKNOWN, "too late")
+        return lengths
 
 
 class HidesFailures(Core):
@@ -144,7 +221,7 @@ class HidesFailures(Core):
     def advance(self, outcome: StepOutcome, now: float) -> None:
         plan = self._plans.pop(0)
         if isinstance(outcome, StepFailure):
-            outcome = StepResult(plan.step, tuple(0 if row.samples else None for row in plan.rows))
+            outcome = StepResult(plan.step, tuple((0,) * row.num_samples for row in plan.rows))
         super().advance(outcome, now)
 
 
@@ -152,7 +229,7 @@ class SwapsAnswers(Core):
     """Gives each row the answer of its neighbour."""
 
     def advance(self, outcome: StepOutcome, now: float) -> None:
-        if isinstance(outcome, StepResult) and None not in outcome.sampled:
+        if isinstance(outcome, StepResult) and () not in outcome.sampled:
             outcome = replace(outcome, sampled=(*outcome.sampled[1:], outcome.sampled[0]))
         super().advance(outcome, now)
 
@@ -164,7 +241,8 @@ class ShiftsStarts(Core):
         plan = super().next_plan(now)
         if plan is None or plan.rows[0].start_len == 0:
             return plan
-        return replace(plan, rows=(replace(plan.rows[0], start_len=plan.rows[0].start_len - 1), *plan.rows[1:]))
+        first = plan.rows[0]
+        return replace(plan, rows=(first._replace(start_len=first.start_len - 1), *plan.rows[1:]))
 
 
 class NeverPlans(Core):
@@ -187,7 +265,7 @@ class FindsSomething(Core):
     [
         (TellsOtherIds, {"exact"}),
         (SwapsAnswers, {"exact"}),
-        (ShiftsStarts, {"exact"}),
+        (ShiftsStarts, {"exact", "device"}),
         (HidesFailures, {"exact", "device", "ending"}),
         (DropsGrants, {"book"}),
         (DropsLocks, {"book", "device"}),
@@ -204,10 +282,19 @@ class FindsSomething(Core):
         (NeverPlans, {"progress"}),
         (NeverExpires, {"expiry"}),
         (FindsSomething, {"check"}),
+        (MovesDrafted, {"draft"}),
+        (ForgetsDrains, {"book"}),
+        (ForgetsForgotten, {"forget"}),
+        (PromisesKv, {"fork", "truncate"}),
+        (IgnoresPriorities, {"fair", "refusal"}),
+        (IgnoresKeep, {"ending", "refusal"}),
+        (ClosesAtOnce, {"ending"}),
+        (DropsOffsets, {"usage", "refusal"}),
+        (ForksAll, {"fork", "refusal"}),
     ],
 )
 def test_oracle_when_defect_is_planted_then_fires(make_core: Callable[[CoreConfig], Core], oracles: set[str]) -> None:
-    failing = find_failure(SEEDS, make_core, Family.MIXED)
+    failing = find_failure(SEEDS, make_core)
     assert failing is not None, f"{len(SEEDS)} seeds are clean in spite of the defect"
     fired = failing.failure
     assert fired is not None
@@ -219,7 +306,7 @@ class Lies(ShadowDevice):
 
     def answer(self) -> StepResult:
         result = super().answer()
-        lies = tuple(None if token is None else (token + 1) % 40 for token in result.sampled)
+        lies = tuple(tuple((token + 1) % 40 for token in told) for told in result.sampled)
         return replace(result, sampled=lies) if result.step >= 5 else result
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from tests.kit.transcript import trace_failure
 from tests.sim.__main__ import replay
+from tests.sim.families import Family
 from tests.sim.runner import MakeCore, find_failure, run_scenario
-from tests.sim.schedule import Family, make_scenario
+from tests.sim.schedule import make_scenario
 from tests.sim.script import ScriptError, read_script, render_op, render_script
 from tests.sim.shrink import shrink, simpler_ops
 from tests.sim.test_oracles import CommitsFailures, ForgetsSlots, HidesFailures, RefusesAtRandom, ShiftsStarts

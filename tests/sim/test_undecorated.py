@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.families import Family
 from tests.sim.ops import Op, OpenOp
 from tests.sim.runner import run_scenario, run_seed
-from tests.sim.schedule import Family, Scenario, make_scenario
+from tests.sim.schedule import Scenario, make_scenario
 
 SEEDS = range(20)
 

@@ -12,10 +12,11 @@ from engine.core.config import CoreConfig
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.ids import Rid, StepNo, TurnId, pack_ids
 from engine.core.plan import PlanRow, StepPlan, assert_well_formed
+from engine.core.request import Lane
 from engine.core.sampling import Sampling
 from engine.core.stops import finish_reason
 
-CONFIG = CoreConfig(page_size=4, pool_pages=9, num_rows=4, context_len=24, vocab_size=100)
+CONFIG = CoreConfig(page_size=4, pool_pages=9, num_rows=4, context_len=24, vocab_size=100, draft_tokens_max=4)
 
 
 def submit(ids: list[int], max_tokens: int | None = None) -> Submit:
@@ -30,6 +31,10 @@ def submit(ids: list[int], max_tokens: int | None = None) -> Submit:
         (submit([-1, 5]), RefusalReason.TOKEN_OUT_OF_RANGE, -1, 99),
         (submit([5], 0), RefusalReason.MAX_TOKENS_INVALID, 0, 1),
         (submit([5], -(2**63)), RefusalReason.MAX_TOKENS_INVALID, -(2**63), 1),
+        (replace(submit([5]), priority=1001), RefusalReason.PRIORITY_INVALID, 1001, 1000),
+        (replace(submit([5]), priority=-1001), RefusalReason.PRIORITY_INVALID, -1001, 1000),
+        (replace(submit([5]), draft_tokens=5), RefusalReason.DRAFT_TOKENS_INVALID, 5, 4),
+        (replace(submit([5]), draft_tokens=-1), RefusalReason.DRAFT_TOKENS_INVALID, -1, 4),
     ],
 )
 def test_input_when_it_is_bad_then_the_refusal_names_value_and_limit(
@@ -38,6 +43,18 @@ def test_input_when_it_is_bad_then_the_refusal_names_value_and_limit(
     with pytest.raises(Refusal) as caught:
         check_input(CONFIG, command)
     assert (caught.value.reason, caught.value.value, caught.value.limit) == (reason, value, limit)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        submit([0, 99], 1),
+        replace(submit([5]), priority=1000, draft_tokens=4),
+        replace(submit([5]), priority=-1000, draft_tokens=0),
+    ],
+)
+def test_input_when_it_is_at_its_limits_then_it_is_taken(command: Submit) -> None:
+    check_input(CONFIG, command)
 
 
 @pytest.mark.parametrize(
@@ -66,30 +83,31 @@ def test_sampling_when_a_value_is_out_of_range_then_the_refusal_names_it(field: 
 def test_max_tokens_when_accepted_then_it_is_the_least_of_what_is_asked_and_left(
     prompt_len: int, asked: int | None, accepted: int
 ) -> None:
-    assert accepted_max_tokens(CONFIG, prompt_len, 0, asked) == accepted
+    assert accepted_max_tokens(CONFIG.context_len, CONFIG.pool_tokens, prompt_len, 0, asked) == accepted
 
 
 @pytest.mark.parametrize("prompt_len", [24, 25, 240])
 def test_prompt_when_the_context_has_no_room_for_one_more_then_it_is_refused(prompt_len: int) -> None:
     with pytest.raises(Refusal, match="13 new tokens would fit") as caught:
-        accepted_max_tokens(CONFIG, prompt_len, 10, None)
+        accepted_max_tokens(CONFIG.context_len, CONFIG.pool_tokens, prompt_len, 10, None)
     assert (caught.value.reason, caught.value.limit) == (RefusalReason.PROMPT_EXCEEDS_CONTEXT, 24)
 
 
 def test_prompt_when_the_pool_is_smaller_than_the_context_then_the_pool_is_the_limit() -> None:
     small = replace(CONFIG, pool_pages=4)
-    assert accepted_max_tokens(small, 11, 0, None) == 1
+    assert accepted_max_tokens(small.context_len, small.pool_tokens, 11, 0, None) == 1
     with pytest.raises(Refusal) as caught:
-        accepted_max_tokens(small, 12, 0, None)
+        accepted_max_tokens(small.context_len, small.pool_tokens, 12, 0, None)
     assert (caught.value.reason, caught.value.limit) == (RefusalReason.PROMPT_EXCEEDS_POOL, 12)
 
 
-def test_queue_when_full_then_the_next_turn_is_refused() -> None:
+@pytest.mark.parametrize("lane", Lane)
+def test_queue_when_full_then_the_next_turn_is_refused(lane: Lane) -> None:
     limited = replace(CONFIG, waiting_max=2)
-    check_queue(limited, 1)
+    check_queue(limited, lane, 1)
     with pytest.raises(Refusal) as caught:
-        check_queue(limited, 2)
-    assert caught.value.reason is RefusalReason.QUEUE_FULL
+        check_queue(limited, lane, 2)
+    assert (caught.value.reason, caught.value.value, caught.value.limit) == (RefusalReason.QUEUE_FULL, 2, 2)
 
 
 BAD_CONFIGS: dict[str, Callable[[], CoreConfig]] = {
@@ -103,6 +121,11 @@ BAD_CONFIGS: dict[str, Callable[[], CoreConfig]] = {
     "vocab_size": lambda: replace(CONFIG, vocab_size=2**31 + 1),
     "step_tokens": lambda: replace(CONFIG, step_tokens=2, running_max=3),
     "eos_ids": lambda: replace(CONFIG, eos_ids=(100,)),
+    "retractions_max": lambda: replace(CONFIG, retractions_max=0),
+    "priority_arrivals": lambda: replace(CONFIG, priority_arrivals=0),
+    "prefix_wait_tokens": lambda: replace(CONFIG, prefix_wait_tokens=0),
+    "draft_tokens_max": lambda: replace(CONFIG, draft_tokens_max=0),
+    "waiting_max": lambda: replace(CONFIG, waiting_max=0),
 }
 
 
@@ -129,23 +152,26 @@ def test_finish_reason_when_a_token_arrives_then_length_only_if_the_limit_ended_
     assert finish_reason(token, output_len, 8, (2,), ignore_eos) is reason
 
 
-ROW = PlanRow(Rid(1), 0, 1, 2, 2, pack_ids([7, 8]), False, True, array("i", [3, 0]))
+ROW = PlanRow(Rid(1), 0, 1, 2, 2, pack_ids([7, 8]), False, 1, array("i", [3, 0]))
 
 
 @pytest.mark.parametrize(
     "rows",
     [
         (),
-        (replace(ROW, query_len=0),),
-        (replace(ROW, start_len=-1),),
-        (ROW, replace(ROW, rid=Rid(2))),
-        (replace(ROW, input_ids=b""),),
-        (replace(ROW, uses_sampled=True, input_ids=b""),),
-        (replace(ROW, start_len=3),),
-        (replace(ROW, start_len=7),),
+        (ROW._replace(query_len=0),),
+        (ROW._replace(start_len=-1),),
+        (ROW, ROW._replace(rid=Rid(2))),
+        (ROW._replace(input_ids=b""),),
+        (ROW._replace(uses_sampled=True, input_ids=b""),),
+        (ROW._replace(start_len=3),),
+        (ROW._replace(start_len=7),),
+        (ROW._replace(num_samples=-1),),
+        (ROW._replace(num_samples=3),),
     ],
 )
 def test_plan_when_a_row_breaks_the_contract_then_it_is_caught(rows: tuple[PlanRow, ...]) -> None:
-    assert_well_formed(StepPlan(StepNo(1), 4, (ROW,)))
+    for num_samples in (0, 1, 2):
+        assert_well_formed(StepPlan(StepNo(1), 4, (ROW._replace(num_samples=num_samples),)))
     with pytest.raises(AssertionError):
         assert_well_formed(StepPlan(StepNo(1), 4, rows))

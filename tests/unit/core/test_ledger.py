@@ -4,6 +4,7 @@ import pytest
 
 from engine.core.errors import InvariantViolation
 from engine.core.events import EventLog, KvMoved
+from engine.core.ids import StepNo
 from engine.core.ledger import Ledger
 from engine.core.ownership import CACHE, FREE, MOVES, QUARANTINED, Move, Owner, OwnerKind, PoolKind
 
@@ -94,9 +95,63 @@ def test_counters_when_pages_move_then_they_follow_and_padding_is_in_none() -> N
         OwnerKind.QUARANTINED: 0,
     }
     assert [numbered.event for numbered in log.take()] == [
-        KvMoved(PoolKind.FULL, Move.GRANT, FREE, REQUEST, (5, 6)),
-        KvMoved(PoolKind.FULL, Move.PARK, REQUEST, SESSION, (5,)),
+        KvMoved(PoolKind.FULL, Move.GRANT, FREE, REQUEST, (5, 6), StepNo(0), ""),
+        KvMoved(PoolKind.FULL, Move.PARK, REQUEST, SESSION, (5,), StepNo(0), ""),
     ]
+
+
+def test_move_when_a_page_is_named_twice_then_nothing_moves() -> None:
+    ledger, log = make_ledger()
+    with pytest.raises(InvariantViolation, match="name one twice"):
+        ledger.move(Move.GRANT, PoolKind.FULL, [1, 2, 1], FREE, REQUEST)
+    assert ledger.count(PoolKind.FULL, OwnerKind.FREE) == 7
+    assert log.take() == ()
+
+
+def test_move_when_owners_are_equal_but_not_the_same_object_then_they_are_one_owner() -> None:
+    ledger, _ = make_ledger()
+    ledger.move(Move.GRANT, PoolKind.FULL, [1], FREE, Owner(OwnerKind.REQUEST, 1))
+    ledger.move(Move.GRANT, PoolKind.FULL, [2], FREE, Owner(OwnerKind.REQUEST, 1))
+    ledger.move(Move.RELEASE, PoolKind.FULL, [1, 2], Owner(OwnerKind.REQUEST, 1), FREE)
+    assert ledger.count(PoolKind.FULL, OwnerKind.FREE) == 7
+
+
+def test_move_when_owners_are_followed_then_the_event_has_the_step_and_the_trace_of_the_target_or_else_the_source() -> (
+    None
+):
+    ledger, log = make_ledger()
+    ledger.set_step(StepNo(3))
+    ledger.follow(REQUEST, "trace-of-request")
+    ledger.follow(OTHER, "")
+    ledger.move(Move.GRANT, PoolKind.FULL, [1], FREE, REQUEST)
+    ledger.move(Move.PARK, PoolKind.FULL, [1], REQUEST, SESSION)
+    ledger.set_step(StepNo(4))
+    ledger.follow(SESSION, "trace-of-session")
+    ledger.move(Move.LEND, PoolKind.FULL, [1], SESSION, REQUEST)
+    ledger.unfollow(REQUEST)
+    ledger.move(Move.RETURN, PoolKind.FULL, [1], REQUEST, SESSION)
+    ledger.move(Move.GRANT, PoolKind.FULL, [2], FREE, OTHER)
+    moved = [numbered.event for numbered in log.take()]
+    assert [(event.step, event.trace_id) for event in moved if isinstance(event, KvMoved)] == [
+        (3, "trace-of-request"),
+        (3, "trace-of-request"),
+        (4, "trace-of-request"),
+        (4, "trace-of-session"),
+        (4, ""),
+    ]
+
+
+def test_owners_when_asked_then_every_unit_is_told_with_padding() -> None:
+    ledger, _ = make_ledger()
+    ledger.move(Move.GRANT, PoolKind.ROWS, [2], FREE, REQUEST)
+    assert ledger.owners(PoolKind.ROWS) == (FREE, FREE, REQUEST, FREE)
+
+
+@pytest.mark.parametrize("unit", [-1, 8])
+def test_explain_when_there_is_no_such_unit_then_it_is_an_error(unit: int) -> None:
+    ledger, _ = make_ledger()
+    with pytest.raises(IndexError, match="has no unit"):
+        ledger.explain(PoolKind.FULL, unit)
 
 
 def test_unprotect_when_more_than_was_protected_then_it_is_a_violation() -> None:

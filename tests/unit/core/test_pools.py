@@ -1,8 +1,14 @@
 """Free stacks, all-or-nothing grants, and pages that drain."""
 
+from collections.abc import Callable
+
+import pytest
+
+from engine.core.errors import InvariantViolation
 from engine.core.events import Draining, KvMoved
 from engine.core.ids import StepNo
 from engine.core.ownership import Move, Owner, OwnerKind, PoolKind
+from engine.core.pools import Pools
 from tests.kit.core_parts import make_parts
 
 REQUEST = Owner(OwnerKind.REQUEST, 1)
@@ -65,6 +71,112 @@ def test_books_when_pages_are_protected_then_the_terms_add_up() -> None:
     request = parts.request(1, list(range(8)))
     pages, _ = parts.pools.grant(request.owner, pages=3) or ([], [])
     parts.tree.donate(Move.DONATE, request.owner, "", None, bytes(request.ids), pages[:2])
-    books = parts.pools.books(PoolKind.FULL, draining=0)
+    books = parts.pools.books(PoolKind.FULL)
     assert (books.available, books.evictable, books.protected, books.uncached) == (13, 0, 2, 1)
     assert books.is_balanced
+
+
+def test_drain_when_the_plan_is_not_answered_then_pages_are_told_once_and_stay_in_the_holders_hands() -> None:
+    parts = make_parts()
+    pools = parts.pools
+    pools.grant(REQUEST, pages=3)
+    pools.answered(StepNo(4))
+    parts.events()
+    pools.drain(REQUEST, [1, 2], StepNo(5))
+    pools.drain(REQUEST, [1, 2, 3], StepNo(6))
+    pools.drain(REQUEST, [1, 2, 3], StepNo(6))
+    assert parts.events() == [Draining(REQUEST, (1, 2), StepNo(5)), Draining(REQUEST, (3,), StepNo(6))]
+    assert pools.books(PoolKind.FULL).draining == 3
+    pools.answered(StepNo(6))
+    assert pools.draining == ()
+    assert pools.books(PoolKind.FULL).uncached == 3
+
+
+def test_drain_when_the_plan_was_answered_or_there_is_no_page_then_nothing_is_told() -> None:
+    parts = make_parts()
+    pools = parts.pools
+    pools.grant(REQUEST, pages=1)
+    pools.answered(StepNo(5))
+    parts.events()
+    pools.drain(REQUEST, [1], StepNo(5))
+    pools.drain(REQUEST, [], StepNo(6))
+    assert parts.events() == []
+    assert pools.draining_pages == 0
+
+
+def test_drain_when_a_page_is_anothers_then_it_is_a_violation_and_nothing_is_told() -> None:
+    parts = make_parts()
+    parts.pools.grant(REQUEST, pages=1)
+    parts.events()
+    with pytest.raises(InvariantViolation, match="page 2, which belongs to free"):
+        parts.pools.drain(REQUEST, [1, 2], StepNo(1))
+    assert parts.events() == []
+    assert parts.pools.draining_pages == 0
+
+
+def move_on(pools: Pools) -> None:
+    pools.move(Move.PARK, PoolKind.FULL, [1], REQUEST, Owner(OwnerKind.SESSION, 1))
+
+
+def free_up(pools: Pools) -> None:
+    pools.free_up(Move.RELEASE, PoolKind.FULL, [1], REQUEST)
+
+
+def quarantine(pools: Pools) -> None:
+    pools.quarantine(PoolKind.FULL, [1])
+
+
+@pytest.mark.parametrize("leave", [move_on, free_up, quarantine])
+def test_draining_pages_when_they_move_then_they_drain_no_longer(leave: Callable[[Pools], None]) -> None:
+    pools = make_parts().pools
+    pools.grant(REQUEST, pages=2)
+    pools.drain(REQUEST, [1, 2], StepNo(1))
+    leave(pools)
+    assert pools.draining_pages == 1
+
+
+def test_draining_pages_when_a_row_of_the_same_number_moves_then_they_drain_on() -> None:
+    pools = make_parts().pools
+    pools.grant(REQUEST, pages=1, rows=1)
+    pools.drain(REQUEST, [1], StepNo(1))
+    pools.free_up(Move.RELEASE, PoolKind.ROWS, [1], REQUEST)
+    assert pools.draining_pages == 1
+
+
+def test_quarantine_when_units_had_several_owners_then_each_leaves_circulation_and_the_terms_still_add_up() -> None:
+    parts = make_parts()
+    pools = parts.pools
+    pools.grant(REQUEST, pages=2)
+    pools.grant(Owner(OwnerKind.REQUEST, 2), pages=1)
+    parts.events()
+    pools.quarantine(PoolKind.FULL, [3, 2, 1])
+    books = pools.books(PoolKind.FULL)
+    assert (books.total, books.quarantined, books.uncached, books.available) == (13, 3, 0, 13)
+    assert books.is_balanced
+    assert pools.in_circulation(PoolKind.FULL) == 13
+    moved = [(event.source, event.pages) for event in parts.events(KvMoved) if isinstance(event, KvMoved)]
+    assert moved == [(REQUEST, (1, 2)), (Owner(OwnerKind.REQUEST, 2), (3,))]
+
+
+def test_grant_when_a_free_unit_is_held_then_it_is_a_violation_and_the_stack_stays_as_it_is() -> None:
+    pools = make_parts(pool_pages=3).pools
+    pools.grant(REQUEST, pages=2)
+    pools.stack_held_unit(PoolKind.FULL, 2)
+    with pytest.raises(InvariantViolation, match="page 2 belongs to request:1, not to free"):
+        pools.grant(REQUEST, pages=1)
+    assert pools.free(PoolKind.FULL) == 1
+
+
+def test_stack_held_unit_when_the_unit_is_free_then_it_is_a_violation() -> None:
+    with pytest.raises(InvariantViolation, match="is free"):
+        make_parts().pools.stack_held_unit(PoolKind.FULL, 2)
+
+
+def test_lose_free_unit_when_units_came_back_then_it_is_the_one_freed_last() -> None:
+    pools = make_parts().pools
+    assert pools.lose_free_unit(PoolKind.FULL) is None
+    pools.grant(REQUEST, pages=3)
+    pools.free_up(Move.RELEASE, PoolKind.FULL, [3], REQUEST)
+    pools.free_up(Move.RELEASE, PoolKind.FULL, [1], REQUEST)
+    assert pools.lose_free_unit(PoolKind.FULL) == 1
+    assert pools.free(PoolKind.FULL) == 14

@@ -4,8 +4,8 @@ import pytest
 
 from engine.core.errors import InvariantViolation
 from engine.core.events import KvMoved, SlotChanged, SlotState
-from engine.core.ids import pack_ids
-from engine.core.invariants import CheckLevel, check_books
+from engine.core.findings import CheckLevel
+from engine.core.invariants import check_books
 from engine.core.ownership import Move, OwnerKind, PoolKind
 from engine.core.request import Phase, Request
 from engine.core.session_cache import SLOT_MOVES
@@ -41,7 +41,7 @@ def go(parts: CoreParts, request: Request, phase: Phase) -> None:
 
 def commit(parts: CoreParts, request: Request) -> None:
     """Adds one generated id, as every committed turn has at least one, and parks."""
-    request.ids += pack_ids([999])
+    request.append((999,))
     go(parts, request, Phase.COMMITTING)
     assert request.session is not None
     request.session.history = bytes(request.ids)
@@ -140,16 +140,16 @@ def test_make_room_when_all_there_is_would_not_do_then_nothing_moves(pages: int,
     assert parts.events() == []
 
 
-@pytest.mark.parametrize("is_kept", [True, False], ids=["absorb", "discard"])
+@pytest.mark.parametrize("is_kept", [True, False], ids=["commit", "roll_back"])
 def test_holding_when_it_is_no_slots_then_it_goes_to_the_cache_below(is_kept: bool) -> None:
     parts = make_parts()
     request = run_turn(parts, parts.open_session(), 1, list(range(10)))
     stranger = parts.request(2, list(range(50, 58)))
     admit(parts, stranger)
     if is_kept:
-        parts.slots.absorb(Move.DONATE, stranger.owner, "", bytes(stranger.ids), stranger.kv, parts.tree.next_use())
+        parts.slots.commit(stranger)
     else:
-        parts.slots.discard(stranger.owner, stranger.kv)
+        parts.slots.roll_back(stranger)
     assert parts.pools.ledger.count(PoolKind.FULL, OwnerKind.CACHE) == (4 if is_kept else 2)
     assert parts.pools.ledger.count(PoolKind.FULL, OwnerKind.REQUEST) == len(request.kv.pages)
 

@@ -1,7 +1,6 @@
 """The metadata of a step, against arrays worked out by hand."""
 
 from array import array
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,50 +22,62 @@ def sequence(row: int, pages: list[int], planned_len: int = 0, sampling: Samplin
 
 def test_arrays_when_rows_are_mixed_then_are_ragged_and_paged_as_told() -> None:
     rows = [
-        sequence(3, [5, 9, 2, 99], 3).chunk([70, 71, 72], samples=False),
+        sequence(3, [5, 9, 2, 99], 3).chunk([70, 71, 72], num_samples=0),
         sequence(1, [7, 8], 7).decode(),
         sequence(6, [4]).chunk([80, 81, 82, 83]),
+        sequence(2, [10, 11, 12], 6).verify(90, [91, 92]),
     ]
     batch = build_batch(make_plan(12, 4, rows, [PageCopy(PoolKind.FULL, 1, 3)]), POOL)
     assert batch.step == 12
-    assert batch.token_ids.tolist() == [70, 71, 72, 0, 80, 81, 82, 83]
-    assert batch.positions.tolist() == [3, 4, 5, 7, 0, 1, 2, 3]
-    assert batch.qo_indptr.tolist() == [0, 3, 4, 8]
-    assert batch.kv_indptr.tolist() == [0, 2, 4, 5]
-    assert batch.kv_indices.tolist() == [5, 9, 7, 8, 4]
-    assert batch.last_page_len.tolist() == [2, 4, 4]
-    assert batch.kv_write_idx.tolist() == [23, 36, 37, 35, 16, 17, 18, 19]
-    assert batch.sample_idx.tolist() == [3, 7]
-    assert batch.sample_rows.tolist() == [1, 6]
-    assert batch.sample_plan_rows.tolist() == [1, 2]
+    assert batch.token_ids.tolist() == [70, 71, 72, 0, 80, 81, 82, 83, 90, 91, 92]
+    assert batch.positions.tolist() == [3, 4, 5, 7, 0, 1, 2, 3, 6, 7, 8]
+    assert batch.qo_indptr.tolist() == [0, 3, 4, 8, 11]
+    assert batch.kv_indptr.tolist() == [0, 2, 4, 5, 8]
+    assert batch.kv_indices.tolist() == [5, 9, 7, 8, 4, 10, 11, 12]
+    assert batch.last_page_len.tolist() == [2, 4, 4, 1]
+    assert batch.kv_write_idx.tolist() == [23, 36, 37, 35, 16, 17, 18, 19, 46, 47, 48]
+    assert batch.sample_indptr.tolist() == [0, 0, 1, 2, 5]
+    assert batch.sample_idx.tolist() == [3, 7, 8, 9, 10]
+    assert batch.sample_rows.tolist() == [1, 6, 2, 2, 2]
     assert batch.pending_idx.tolist() == [3]
     assert batch.pending_rows.tolist() == [1]
     assert batch.copies == (PageCopy(PoolKind.FULL, 1, 3),)
-    assert (batch.num_tokens, batch.num_rows) == (8, 3)
+    assert (batch.num_tokens, batch.num_rows) == (11, 4)
+
+
+def test_sample_idx_when_a_row_samples_its_last_tokens_only_then_are_those() -> None:
+    rows = [sequence(1, [1, 2]).chunk([5, 6, 7, 8, 9], num_samples=2), sequence(2, [3]).chunk([5, 6], num_samples=2)]
+    batch = build_batch(make_plan(1, 4, rows), POOL)
+    assert batch.sample_indptr.tolist() == [0, 2, 4]
+    assert batch.sample_idx.tolist() == [3, 4, 5, 6]
+    assert batch.sample_rows.tolist() == [1, 1, 2, 2]
 
 
 def test_arrays_when_nothing_samples_and_nothing_is_pending_then_those_are_empty() -> None:
-    batch = build_batch(make_plan(1, 4, [sequence(1, [1]).chunk([5], samples=False)]), POOL)
+    batch = build_batch(make_plan(1, 4, [sequence(1, [1]).chunk([5], num_samples=0)]), POOL)
+    assert batch.sample_indptr.tolist() == [0, 0]
     assert batch.sample_idx.tolist() == batch.sample_rows.tolist() == batch.pending_idx.tolist() == []
 
 
 def test_draws_when_rows_sample_in_different_ways_then_tell_those_that_are_not_greedy() -> None:
     drawn, other = Sampling(0.7, 40, 0.9, SEED_MAX), Sampling(1.5, seed=3)
     rows = [
-        PagedSequence(1, [1], drawn).chunk([5, 6], samples=False),
+        PagedSequence(1, [1], drawn).chunk([5, 6], num_samples=0),
         PagedSequence(2, [2]).chunk([5]),
         sequence(3, [3, 4], 6, drawn).decode(),
         PagedSequence(4, [5], other).chunk([7, 8, 9]),
+        sequence(5, [6]).verify(7, [8]),
+        sequence(6, [7, 8, 9], 6, drawn).verify(7, [8, 9]),
     ]
     batch = build_batch(make_plan(1, 4, rows), POOL)
-    assert batch.sample_rows.tolist() == [2, 3, 4]
+    assert batch.sample_rows.tolist() == [2, 3, 4, 5, 5, 6, 6, 6]
     draws = batch.draws
-    assert draws.places.tolist() == [1, 2]
-    assert draws.positions.tolist() == [7, 3]
-    assert draws.seeds.tolist() == [SEED_MAX, 3]
-    assert draws.temperatures.tolist() == [0.7, 1.5]
-    assert draws.top_ks.tolist() == [40, 0]
-    assert draws.top_ps.tolist() == [0.9, 1.0]
+    assert draws.places.tolist() == [1, 2, 5, 6, 7]
+    assert draws.positions.tolist() == [7, 3, 7, 8, 9]
+    assert draws.seeds.tolist() == [SEED_MAX, 3, SEED_MAX, SEED_MAX, SEED_MAX]
+    assert draws.temperatures.tolist() == [0.7, 1.5, 0.7, 0.7, 0.7]
+    assert draws.top_ks.tolist() == [40, 0, 40, 40, 40]
+    assert draws.top_ps.tolist() == [0.9, 1.0, 0.9, 0.9, 0.9]
 
 
 def test_draws_when_every_row_is_greedy_then_are_none() -> None:
@@ -76,7 +87,7 @@ def test_draws_when_every_row_is_greedy_then_are_none() -> None:
 
 def test_index_arrays_when_built_then_are_int32_as_kernels_want_them() -> None:
     batch = build_batch(make_plan(1, 4, [sequence(1, [1, 2]).chunk([5] * 5)]), POOL)
-    for indices in (batch.qo_indptr, batch.kv_indptr, batch.kv_indices, batch.last_page_len):
+    for indices in (batch.qo_indptr, batch.kv_indptr, batch.kv_indices, batch.last_page_len, batch.sample_indptr):
         assert indices.dtype == np.int32
 
 
@@ -138,7 +149,7 @@ def test_plan_when_its_page_size_is_another_then_is_refused() -> None:
 
 
 def test_plan_when_it_breaks_the_common_contract_then_is_refused() -> None:
-    row = replace(sequence(1, [1]).chunk([5]), query_len=2)
+    row = sequence(1, [1]).chunk([5])._replace(query_len=2)
     with pytest.raises(AssertionError, match="bytes of ids"):
         build_batch(make_plan(1, 4, [row]), POOL)
 

@@ -14,7 +14,7 @@ SESSION = Owner(OwnerKind.SESSION, 1)
 
 
 def moved(move: Move, source: Owner, target: Owner, *pages: int) -> KvMoved:
-    return KvMoved(PoolKind.FULL, move, source, target, pages)
+    return KvMoved(PoolKind.FULL, move, source, target, pages, StepNo(0), "")
 
 
 GRANTED = moved(Move.GRANT, FREE, ALICE, 1, 2, 3, 4)

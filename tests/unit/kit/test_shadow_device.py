@@ -23,7 +23,15 @@ def make_device(book: Book | None = None) -> ShadowDevice:
     return ShadowDevice(MODEL, page_size=PAGE_SIZE, pool_pages=16, num_rows=4, book=book)
 
 
-def make_row(pages: Sequence[int], start_len: int, ids: Sequence[int] | None, *, rid: int = 1, idx: int = 1) -> PlanRow:
+def make_row(
+    pages: Sequence[int],
+    start_len: int,
+    ids: Sequence[int] | None,
+    *,
+    rid: int = 1,
+    idx: int = 1,
+    num_samples: int = 1,
+) -> PlanRow:
     """A row that samples; `ids` None takes the sampled one."""
     return PlanRow(
         rid=Rid(rid),
@@ -33,7 +41,7 @@ def make_row(pages: Sequence[int], start_len: int, ids: Sequence[int] | None, *,
         query_len=1 if ids is None else len(ids),
         input_ids=b"" if ids is None else pack_ids(ids),
         uses_sampled=ids is None,
-        samples=True,
+        num_samples=num_samples,
         page_table=array("i", pages),
     )
 
@@ -42,12 +50,13 @@ def make_plan(step: int, *rows: PlanRow) -> StepPlan:
     return StepPlan(StepNo(step), PAGE_SIZE, rows)
 
 
+def moved(move: Move, source: Owner, target: Owner, units: tuple[int, ...], pool: PoolKind = PoolKind.FULL) -> KvMoved:
+    return KvMoved(pool, move, source, target, units, StepNo(0), "trace")
+
+
 def grant(book: Book, owner: Owner, pages: tuple[int, ...], row: int) -> None:
     book.replay(
-        (
-            KvMoved(PoolKind.FULL, Move.GRANT, FREE, owner, pages),
-            KvMoved(PoolKind.ROWS, Move.GRANT, FREE, owner, (row,)),
-        )
+        (moved(Move.GRANT, FREE, owner, pages), moved(Move.GRANT, FREE, owner, (row,), PoolKind.ROWS)),
     )
 
 
@@ -61,7 +70,7 @@ def test_run_when_prompt_is_chunked_then_next_id_is_that_of_one_shot(cut: int) -
     device = make_device()
     device.run(make_plan(1, make_row([3, 7, 5], 0, ids[:cut])))
     result = device.run(make_plan(2, make_row([3, 7, 5], cut, ids[cut:])))
-    assert result.sampled == (cold(ids),)
+    assert result.sampled == ((cold(ids),),)
     assert device.violations == []
 
 
@@ -69,22 +78,83 @@ def test_run_when_decoding_then_uses_its_own_sampled_id() -> None:
     device = make_device()
     device.submit(make_plan(1, make_row([3], 0, [1, 2])))
     device.submit(make_plan(2, make_row([3], 2, None)))
-    (first,) = device.answer().sampled
-    (second,) = device.answer().sampled
-    assert first is not None
+    ((first,),) = device.answer().sampled
+    ((second,),) = device.answer().sampled
     assert (first, second) == (cold([1, 2]), cold([1, 2, first]))
     assert device.violations == []
+
+
+@pytest.mark.parametrize("num_samples", [0, 1, 2, 4])
+def test_run_when_a_row_samples_then_each_id_is_that_of_the_history_up_to_its_token(num_samples: int) -> None:
+    device = make_device()
+    result = device.run(make_plan(1, make_row([3], 0, [1, 2, 3, 4], num_samples=num_samples)))
+    every = [cold([1]), cold([1, 2]), cold([1, 2, 3]), cold([1, 2, 3, 4])]
+    assert result.sampled == (tuple(every[4 - num_samples :]),)
+    assert device.violations == []
+
+
+def test_run_when_decoding_behind_several_samples_then_takes_the_last() -> None:
+    device = make_device()
+    history = [1, 2, cold([1, 2])]
+    device.submit(make_plan(1, make_row([3], 0, history, num_samples=2)))
+    device.submit(make_plan(2, make_row([3], 3, None)))
+    ((_, last),) = device.answer().sampled
+    assert device.answer().sampled == ((cold([*history, last]),),)
+    assert device.violations == []
+
+
+def verify_with_one_right_draft(device: ShadowDevice) -> list[int]:
+    """The known history of positions 0 to 3 on page 3; behind it lie two drafts that proved wrong."""
+    history = [1, 2, 3, cold([1, 2, 3])]
+    device.run(make_plan(1, make_row([3, 7], 0, [1, 2])))
+    result = device.run(make_plan(2, make_row([3, 7], 2, [*history[2:], cold(history) + 1, 9], num_samples=4)))
+    assert result.sampled[0][:2] == (history[3], cold(history))
+    return history
+
+
+@pytest.mark.parametrize("start_len", [5, 6])
+def test_run_when_the_cell_of_a_wrong_draft_is_read_then_says_so_and_token_is_wrong(start_len: int) -> None:
+    device = make_device()
+    history = [*verify_with_one_right_draft(device), 0, 9]
+    history[4] = cold(history[:4]) + 1
+    result = device.run(make_plan(3, make_row([3, 7], start_len, [8])))
+    assert any("position 4 on page 7 is of another history" in violation for violation in device.violations)
+    assert result.sampled != ((cold([*history[:start_len], 8]),),)
+
+
+def test_run_when_wrong_drafts_are_written_over_then_nothing_is_left_of_them() -> None:
+    device = make_device()
+    history = verify_with_one_right_draft(device)
+    for step in range(3, 7):
+        token_id = cold(history)
+        result = device.run(make_plan(step, make_row([3, 7], len(history), [token_id])))
+        history.append(token_id)
+        assert result.sampled == ((cold(history),),)
+    assert device.violations == []
+
+
+def test_fail_when_drafts_were_verified_then_their_cells_and_the_sampled_id_are_lost() -> None:
+    device = make_device()
+    device.run(make_plan(1, make_row([3], 0, [1])))
+    device.submit(make_plan(2, make_row([3], 1, [2, 3], num_samples=2)))
+    device.fail("broken")
+    device.run(make_plan(3, make_row([3], 2, [3], num_samples=0)))
+    device.run(make_plan(4, make_row([7], 0, [1], rid=2, idx=2), make_row([3], 1, None)))
+    assert device.violations == [
+        "rid 1: position 1 on page 3 is poisoned",
+        "rid 1: row 1 has the sampled id of None",
+    ]
 
 
 def test_submit_when_table_changes_afterwards_then_the_copy_is_used() -> None:
     device = make_device()
     table = array("i", [3])
     row = make_row([3], 0, [1, 2])
-    plan = make_plan(1, PlanRow(row.rid, 0, 1, 0, 2, row.input_ids, False, True, table))
+    plan = make_plan(1, PlanRow(row.rid, 0, 1, 0, 2, row.input_ids, False, 1, table))
     device.submit(plan)
     table[0] = 9
     device.answer()
-    assert device.run(make_plan(2, make_row([3], 2, [5]))).sampled == (cold([1, 2, 5]),)
+    assert device.run(make_plan(2, make_row([3], 2, [5]))).sampled == ((cold([1, 2, 5]),),)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +175,13 @@ def test_run_when_cells_are_wrong_then_says_so_and_token_is_wrong(
     device.run(make_plan(3, make_row([9, 2], 4, [8], rid=2, idx=2)))
     result = device.run(make_plan(4, make_row(pages, start_len, [5])))
     assert any(finding in violation for violation in device.violations)
-    assert result.sampled != (cold([1, 2, 3, 4, 5]),)
+    assert result.sampled != ((cold([1, 2, 3, 4, 5]),),)
 
 
 def test_run_when_page_was_freed_then_it_is_poisoned() -> None:
     device = make_device()
     device.run(make_plan(1, make_row([3], 0, [1, 2])))
-    device.observe([KvMoved(PoolKind.FULL, Move.RELEASE, ALICE, FREE, (3,))])
+    device.observe([moved(Move.RELEASE, ALICE, FREE, (3,))])
     device.run(make_plan(2, make_row([3], 2, [5])))
     assert any("poisoned" in violation for violation in device.violations)
 
@@ -129,7 +199,7 @@ def test_fail_when_later_plan_is_queued_then_its_garbage_is_no_violation_but_wri
     device.submit(make_plan(2, make_row([3], 2, None)))
     device.submit(make_plan(3, make_row([3], 3, None), make_row([6], 0, [7], rid=2, idx=2)))
     assert device.fail("broken").reason == "broken"
-    assert device.answer().sampled[1] == cold([7])
+    assert device.answer().sampled[1] == (cold([7]),)
     assert device.violations == []
     device.run(make_plan(4, make_row([3], 3, [5])))
     assert any("poisoned" in violation for violation in device.violations)
@@ -168,7 +238,7 @@ def test_submit_when_page_is_cached_then_locked_may_be_read_and_none_written() -
     device = make_device(book)
     grant(book, ALICE, (3, 4), row=1)
     device.run(make_plan(1, make_row([3], 0, [1, 2, 3, 4])))
-    book.replay((KvMoved(PoolKind.FULL, Move.DONATE, ALICE, CACHE, (3,)),))
+    book.replay((moved(Move.DONATE, ALICE, CACHE, (3,)),))
     device.submit(make_plan(2, make_row([3, 4], 4, [1])))
     assert any("reads full 3" in violation for violation in device.violations)
     num_found = len(device.violations)
@@ -187,6 +257,6 @@ def test_answer_when_owner_changed_in_flight_then_says_so() -> None:
     device = make_device(book)
     grant(book, ALICE, (3,), row=1)
     device.submit(make_plan(1, make_row([3], 0, [1])))
-    book.replay((KvMoved(PoolKind.FULL, Move.RELEASE, ALICE, FREE, (3,)),))
+    book.replay((moved(Move.RELEASE, ALICE, FREE, (3,)),))
     device.answer()
     assert any("forward" in violation for violation in device.violations)

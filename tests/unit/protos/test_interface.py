@@ -4,17 +4,17 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
 
-from protos.v1 import admin_pb2, generate_pb2, session_pb2, types_pb2
+from protos.v1 import admin_pb2, faults_pb2, generate_pb2, session_pb2, types_pb2
 
-FILES = (types_pb2.DESCRIPTOR, session_pb2.DESCRIPTOR, generate_pb2.DESCRIPTOR, admin_pb2.DESCRIPTOR)
-SERVICES = {"Session", "Generate", "Admin"}
+FILES = tuple(module.DESCRIPTOR for module in (types_pb2, session_pb2, generate_pb2, admin_pb2, faults_pb2))
+SERVICES = {"Session", "Generate", "Admin", "Faults"}
 
 
 def messages(file: FileDescriptor) -> list[Descriptor]:
     return list(file.message_types_by_name.values())
 
 
-def test_services_when_listed_then_the_three_and_no_message_of_their_name() -> None:
+def test_services_when_listed_then_the_four_and_no_message_of_their_name() -> None:
     services = {name for file in FILES for name in file.services_by_name}
     names = {message.name for file in FILES for message in messages(file)}
     assert services == SERVICES
@@ -39,6 +39,12 @@ def test_package_when_read_then_versioned(file: FileDescriptor) -> None:
         (generate_pb2.GenerateRequest, "session_id"),
         (generate_pb2.GenerateRequest, "turn_id"),
         (generate_pb2.GenerateRequest, "parent_turn_id"),
+        (generate_pb2.GenerateRequest, "offset"),
+        (generate_pb2.GenerateRequest, "priority"),
+        (session_pb2.ForkRequest, "new_session_id"),
+        (session_pb2.ForkRequest, "at_turn_id"),
+        (session_pb2.ForkRequest, "at_length"),
+        (session_pb2.TruncateRequest, "length"),
         (generate_pb2.AbortRequest, "session_id"),
         (generate_pb2.ResumeRequest, "session_id"),
         (generate_pb2.ResumeRequest, "held_ids_sha256"),

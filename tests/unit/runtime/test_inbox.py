@@ -8,7 +8,7 @@ from engine.core.commands import Abort, AbortReason, Close
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.ids import Rid, SessionId
 from engine.runtime.handle import EngineClosed
-from engine.runtime.inbox import Inbox
+from engine.runtime.inbox import Inbox, Posted
 
 FIRST, SECOND = Close(SessionId("a")), Close(SessionId("b"))
 
@@ -17,13 +17,13 @@ async def test_send_when_loop_answers_then_sender_goes_on() -> None:
     inbox = Inbox(4)
     sending = asyncio.create_task(inbox.send(FIRST))
     await inbox.wait(timeout_s=1)
-    posted = inbox.take_command()
-    assert posted is not None
+    posted = inbox.take()
+    assert isinstance(posted, Posted)
     assert posted.command == FIRST
     assert not sending.done()
     posted.reply.set_result(None)
     await sending
-    assert inbox.take_command() is None
+    assert inbox.take() is None
 
 
 async def test_send_when_full_then_refused_with_limit() -> None:
@@ -42,8 +42,19 @@ async def test_post_abort_when_inbox_is_full_then_taken_all_the_same_and_first_r
     await asyncio.sleep(0)
     inbox.post_abort(Rid(7), AbortReason.DEADLINE)
     inbox.post_abort(Rid(7), AbortReason.CLIENT)
-    assert inbox.take_aborts() == (Abort(Rid(7), AbortReason.DEADLINE),)
-    assert inbox.take_aborts() == ()
+    assert isinstance(inbox.take(), Posted)
+    assert inbox.take() == Abort(Rid(7), AbortReason.DEADLINE)
+    assert inbox.take() is None
+    waiting.cancel()
+
+
+async def test_take_when_an_abort_came_before_a_command_then_it_is_taken_before_it() -> None:
+    inbox = Inbox(1)
+    inbox.post_abort(Rid(7), AbortReason.CLIENT)
+    waiting = asyncio.create_task(inbox.send(FIRST))
+    await asyncio.sleep(0)
+    assert inbox.take() == Abort(Rid(7), AbortReason.CLIENT)
+    assert isinstance(inbox.take(), Posted)
     waiting.cancel()
 
 

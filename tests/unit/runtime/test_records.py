@@ -16,7 +16,7 @@ SESSION = SessionId("s")
 RECORD = TurnRecord(
     content=b"c",
     started=Started(3, 3, 8),
-    finished=Finished(FinishReason.STOP, Usage(3, 0, 0, 3, 2, 0), history_len=5),
+    finished=Finished(FinishReason.STOP, Usage(3, 0, 0, 3, 2, 0), history_len=5, is_committed=True),
     output_ids=pack_ids(range(100)),
     stop_strings=("end",),
 )
@@ -99,6 +99,19 @@ def test_drop_session_when_closed_then_nothing_of_it_is_left() -> None:
     assert records.next_attempt(SESSION, turn(5)) == 1
     assert records.num_bytes == RECORD.num_bytes
     records.drop_session(SESSION)
+
+
+def test_drop_turns_when_forgotten_by_the_session_then_gone_and_their_names_begin_another_attempt() -> None:
+    records = TurnRecords(CONFIG)
+    records.add(None, turn(1), RECORD, 0.0)
+    for number in range(3):
+        records.add(SESSION, turn(number), RECORD, 0.0)
+    records.drop_turns(SESSION, (turn(0), turn(1), turn(7)))
+    assert [records.find(SESSION, turn(number)) for number in (0, 1)] == [None, None], "also one that was forgotten"
+    assert [records.next_attempt(SESSION, turn(number)) for number in (0, 1, 7)] == [2, 2, 1]
+    assert records.find(SESSION, turn(2)) is records.find(None, turn(1)) is RECORD
+    assert (len(records), records.num_bytes) == (2, 2 * RECORD.num_bytes)
+    records.drop_turns(SessionId("unknown"), (turn(1),))
 
 
 def test_next_attempt_when_rolled_back_then_one_more_until_committed() -> None:

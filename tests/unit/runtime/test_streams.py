@@ -20,7 +20,7 @@ from engine.runtime.output import TurnOutput
 from engine.runtime.streams import Failure, LiveStream, TurnFeed
 
 STARTED = Started(context_len=3, new_len=3, max_tokens=8)
-FINISHED = Finished(FinishReason.STOP, Usage(3, 0, 0, 3, 2, 0), history_len=5)
+FINISHED = Finished(FinishReason.STOP, Usage(3, 0, 0, 3, 2, 0), history_len=5, is_committed=True)
 
 
 class Letters:

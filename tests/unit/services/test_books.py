@@ -18,6 +18,7 @@ class EndedTurn(Turn):
         self.usage = usage
         self.session_len = session_len
         self.finish_reason = FinishReason.STOP
+        self.is_committed = True
 
 
 def test_close_turn_when_history_was_kept_then_the_last_token_is_explained() -> None:
@@ -57,7 +58,7 @@ def test_format_pools_when_printed_then_each_line_is_the_equation() -> None:
     assert full.split("  ")[0] == "full (pages of 16)"
     assert "".join(full.split()).endswith("248+0+0+8+0=256")
     assert "".join(rows.split()) == "rows63+0+0+1+0=64"
-    assert rest.startswith("balanced; 10 checks passed in 9 steps; sessions open 1")
+    assert rest.startswith("balanced; 10 checks in 9 steps; sessions open 1")
     assert header.index("total") == full.index("256", 20)
 
 

@@ -2,30 +2,28 @@
 
 import pytest
 
-from engine.core.commands import AbortReason, FinishReason
+from engine.core.commands import AbortReason, FinishReason, Lengths, OnAbort, TurnMode
 from engine.core.events import SlotState, Usage
 from engine.core.ids import Rid, SessionId, TurnId
-from engine.core.invariants import CheckLevel, Finding, Report
-from engine.core.ownership import PoolKind
-from engine.core.snapshot import PoolBooks, SessionState, Snapshot, TurnState
-from engine.executor.protocol import Capabilities
-from engine.runtime.handle import Delta, Finished, Started
-from protos.v1 import admin_pb2, generate_pb2, session_pb2, types_pb2
-from services.client.model import decode_check, decode_model
-from services.client.pools import decode_pools
+from engine.core.snapshot import SessionState, TurnState
+from engine.runtime.handle import Delta, Finished, Started, TurnOptions
+from protos.v1 import generate_pb2, session_pb2, types_pb2
 from services.client.sessions import decode_session
 from services.codec import (
     FINISH_REASONS,
+    ON_ABORTS,
+    TURN_MODES,
+    decode_fork,
     decode_open,
     decode_resume,
     decode_turn,
     encode_delta,
     encode_finished,
-    encode_model,
-    encode_pools,
-    encode_report,
+    encode_fork,
     encode_sessions,
     encode_started,
+    encode_truncate,
+    find_unknown_enum,
 )
 from services.drafts import ChatDraft, IdsDraft, TextDraft
 from services.tokenization.chat import ChatMessage
@@ -40,6 +38,12 @@ REQUESTS = {
     "chat": generate_pb2.GenerateRequest(chat=types_pb2.ChatInput()),
     "parent_turn_id": generate_pb2.GenerateRequest(parent_turn_id="p"),
     "sampling": generate_pb2.GenerateRequest(sampling=types_pb2.SamplingParams(max_tokens=3)),
+    "mode": generate_pb2.GenerateRequest(mode=generate_pb2.TURN_MODE_REPLACE),
+    "offset": generate_pb2.GenerateRequest(offset=0),
+    "drop_previous_output": generate_pb2.GenerateRequest(drop_previous_output=True),
+    "on_abort": generate_pb2.GenerateRequest(on_abort=generate_pb2.ON_ABORT_KEEP),
+    "priority": generate_pb2.GenerateRequest(priority=0),
+    "draft_tokens": generate_pb2.GenerateRequest(draft_tokens=1),
 }
 SAMPLINGS = {
     "max_tokens": types_pb2.SamplingParams(max_tokens=0),
@@ -95,6 +99,61 @@ def test_decode_resume_when_a_field_is_set_then_the_draft_differs(field: str) ->
     assert decode_resume(RESUMES[field]) != decode_resume(generate_pb2.ResumeRequest())
 
 
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (generate_pb2.GenerateRequest(mode=9), "mode"),  # type: ignore[arg-type]  # a newer client's
+        (generate_pb2.GenerateRequest(on_abort=-1), "on_abort"),  # type: ignore[arg-type]  # as above
+    ],
+)
+def test_find_unknown_enum_when_a_number_has_no_name_then_field_and_number(
+    request_: generate_pb2.GenerateRequest, field: str
+) -> None:
+    assert find_unknown_enum(request_) == (field, getattr(request_, field))
+
+
+@pytest.mark.parametrize("request_", REQUESTS.values())
+def test_find_unknown_enum_when_all_have_names_then_none(request_: generate_pb2.GenerateRequest) -> None:
+    assert find_unknown_enum(request_) is None
+
+
+def test_enums_when_in_the_protocol_then_each_has_its_meaning_and_absent_is_the_default() -> None:
+    assert set(TURN_MODES) == set(generate_pb2.TurnMode.values())
+    assert set(ON_ABORTS) == set(generate_pb2.OnAbort.values())
+    assert set(TURN_MODES.values()) == set(TurnMode)
+    assert set(ON_ABORTS.values()) == set(OnAbort)
+    assert EMPTY.options == TurnOptions()
+
+
+FORKS = {
+    "session_id": session_pb2.ForkRequest(session_id="s"),
+    "new_session_id": session_pb2.ForkRequest(new_session_id=""),
+    "at_turn_id": session_pb2.ForkRequest(at_turn_id=""),
+    "at_length": session_pb2.ForkRequest(at_length=0),
+}
+
+
+@pytest.mark.parametrize("field", session_pb2.ForkRequest.DESCRIPTOR.fields_by_name)
+def test_decode_fork_when_a_field_is_set_then_the_draft_differs(field: str) -> None:
+    assert decode_fork(FORKS[field]) != decode_fork(session_pb2.ForkRequest())
+
+
+def test_encode_lengths_when_forked_or_truncated_then_both_are_told() -> None:
+    fork, rest = encode_fork("f", Lengths(9, 8)), encode_truncate(Lengths(7, 4))
+    assert (fork.session_id, fork.session_len, fork.kv_tokens) == ("f", 9, 8)
+    assert (rest.session_len, rest.kv_tokens) == (7, 4)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_encode_finished_when_aborted_then_says_whether_it_was_kept(is_committed: bool) -> None:
+    finished = Finished(
+        AbortReason.CLIENT, Usage(9, 0, 0, 9, 2, 0), history_len=9, is_committed=is_committed, drafted=7, accepted=3
+    )
+    message = encode_finished(finished).finished
+    assert message.committed == is_committed
+    assert (message.usage.drafted_tokens, message.usage.accepted_tokens) == (7, 3)
+
+
 def test_encode_events_when_encoded_then_seed_start_and_attempt_are_told() -> None:
     started = encode_started("t", None, Started(3, 2, 8, seed=2**63 - 1, attempt=2)).started
     assert (started.seed, started.attempt, started.HasField("session_id")) == (2**63 - 1, 2, False)
@@ -104,7 +163,9 @@ def test_encode_events_when_encoded_then_seed_start_and_attempt_are_told() -> No
 
 @pytest.mark.parametrize("stop_string", [None, "END"])
 def test_encode_finished_when_stopped_then_the_stop_string_is_told_if_one_did(stop_string: str | None) -> None:
-    finished = Finished(FinishReason.STOP, Usage(9, 0, 0, 9, 2, 0), history_len=None, stop_string=stop_string)
+    finished = Finished(
+        FinishReason.STOP, Usage(9, 0, 0, 9, 2, 0), history_len=None, is_committed=True, stop_string=stop_string
+    )
     message = encode_finished(finished).finished
     assert message.HasField("stop_string") == (stop_string is not None)
     assert message.stop_string == (stop_string or "")
@@ -126,23 +187,9 @@ def test_encode_sessions_when_turns_are_live_then_each_is_with_its_session() -> 
     assert (second.session_id, second.live_turn_ids, second.session_len) == ("b", (), 5)
 
 
-def test_encode_model_when_decoded_by_the_client_then_all_of_it_is_there() -> None:
-    capabilities = Capabilities("m", (PoolKind.FULL,), 16, 129, 65, 2048, 256, 1)
-    snapshot = Snapshot(16, (books(PoolKind.FULL, 4), books(PoolKind.ROWS, 4)), (), (), 0, 0, 0)
-    model = decode_model(encode_model(capabilities, 512, snapshot, ("chat",)))
-    assert (model.name, model.context_len, model.vocab_size, model.page_size) == ("m", 512, 256, 16)
-    assert (model.pools, model.features) == ({"full": 10, "rows": 10}, ("chat",))
-
-
-def test_encode_report_when_something_was_found_then_law_and_message_are_told() -> None:
-    report = decode_check(encode_report(Report(CheckLevel.FULL, (Finding("census", "page 3"),)), checks_run=9))
-    assert (report.is_clean, report.checks_run) == (False, 9)
-    assert [(finding.law, finding.message) for finding in report.findings] == [("census", "page 3")]
-
-
 def test_decode_open_when_optional_fields_are_absent_then_none() -> None:
-    draft = decode_open(session_pb2.OpenRequest(streaming=True))
-    assert (draft.session_id, draft.streaming, draft.idle_timeout_s) == (None, True, None)
+    draft = decode_open(session_pb2.OpenRequest(streaming=True, priority=-3))
+    assert (draft.session_id, draft.streaming, draft.idle_timeout_s, draft.priority) == (None, True, None, -3)
 
 
 def test_finish_reasons_when_listed_then_all_are_there() -> None:
@@ -151,7 +198,7 @@ def test_finish_reasons_when_listed_then_all_are_there() -> None:
 
 @pytest.mark.parametrize("reason", AbortReason)
 def test_encode_finished_when_aborted_then_abort_with_length_and_usage(reason: AbortReason) -> None:
-    finished = Finished(reason, Usage(9, 5, 1, 3, 2, 1), history_len=6)
+    finished = Finished(reason, Usage(9, 5, 1, 3, 2, 1), history_len=6, is_committed=False)
     message = encode_finished(finished).finished
     assert message.finish_reason == types_pb2.FINISH_REASON_ABORT
     assert message.session_len == 6
@@ -161,48 +208,9 @@ def test_encode_finished_when_aborted_then_abort_with_length_and_usage(reason: A
 
 
 def test_encode_finished_when_no_session_then_no_length() -> None:
-    finished = Finished(FinishReason.STOP, Usage(9, 0, 0, 9, 2, 0), history_len=None)
+    finished = Finished(FinishReason.STOP, Usage(9, 0, 0, 9, 2, 0), history_len=None, is_committed=True)
     assert not encode_finished(finished).finished.HasField("session_len")
-
-
-def books(pool: PoolKind, available: int) -> PoolBooks:
-    return PoolBooks(pool, 10, available, 1, 2, 3, 0, draining=1, quarantined=0)
-
-
-def turn(rid: int, pages: int, in_flight: int) -> TurnState:
-    return TurnState(Rid(rid), TurnId("t"), None, "running", 1, 0, 0, pages, in_flight)
 
 
 def session(name: str, slot: SlotState | None) -> SessionState:
     return SessionState(SessionId(name), True, 5, 0, slot, 4, 1)
-
-
-def test_encode_pools_when_decoded_by_the_client_then_every_term_is_there() -> None:
-    snapshot = Snapshot(
-        page_size=16,
-        pools=(books(PoolKind.FULL, 4), books(PoolKind.ROWS, 4)),
-        turns=(turn(1, pages=2, in_flight=1), turn(2, pages=0, in_flight=0)),
-        sessions=(session("a", SlotState.HELD), session("b", SlotState.DEMOTED), session("c", None)),
-        steps=7,
-        in_flight=1,
-        checks_run=8,
-    )
-    stats = decode_pools(encode_pools(snapshot))
-    full, rows = stats.pools
-    assert (full.kind, full.page_size, rows.kind, rows.page_size) == ("full", 16, "rows", 0)
-    assert (full.total, full.available, full.evictable, full.protected) == (10, 4, 1, 2)
-    assert (full.session_held, full.uncached, full.draining, full.quarantined) == (3, 0, 1, 0)
-    assert (stats.turns_running, stats.turns_waiting) == (1, 1)
-    assert (stats.sessions_open, stats.slots_held, stats.slots_demoted) == (3, 1, 1)
-    assert (stats.steps, stats.checks_run, stats.balanced) == (7, 8, True)
-
-
-def test_encode_pools_when_one_does_not_add_up_then_not_balanced() -> None:
-    snapshot = Snapshot(16, (books(PoolKind.FULL, 4), books(PoolKind.ROWS, 5)), (), (), 0, 0, 0)
-    assert not encode_pools(snapshot).balanced
-
-
-def test_pool_kinds_when_in_the_protocol_then_the_client_names_them() -> None:
-    for number in admin_pb2.PoolKind.values():
-        response = admin_pb2.PoolStatsResponse(pools=[admin_pb2.Pool(kind=number)])
-        assert decode_pools(response).pools[0].kind.startswith("kind ") == (number == 0)

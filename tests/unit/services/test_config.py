@@ -30,6 +30,10 @@ from services.config import ConfigError, ServeConfig, is_loopback, join_address,
         (["--model", "/nowhere/model.gguf"], "--model"),
         (["--host", "192.0.2.1"], "--host"),
         (["--host", "example.org"], "--host"),
+        (["--fault-injection", "--host", "192.0.2.1", "--insecure-bind"], "--fault-injection"),
+        (["--fault-injection", "--host", "::", "--insecure-bind"], "--fault-injection"),
+        (["--draft-tokens-max", "0"], "--draft-tokens-max"),
+        (["--history-tokens-max", "0"], "--history-tokens-max"),
     ],
 )
 def test_serve_config_when_a_value_can_not_be_then_its_flag_is_named(arguments: list[str], flag: str) -> None:
@@ -56,8 +60,28 @@ def test_runtime_config_when_derived_then_the_flags_are_in_it() -> None:
 def test_features_when_parts_are_off_then_not_among_them() -> None:
     assert set(parse().features(has_chat=True)) - set(parse().features(has_chat=False)) == {"chat"}
     off = parse("--no-streaming-sessions", "--no-prefix-cache", "--no-reflection")
-    assert off.features(has_chat=False) == ("sampling", "stop_strings", "resume")
+    on = set(parse().features(has_chat=False))
+    assert on - set(off.features(has_chat=False)) == {"streaming_sessions", "prefix_cache"}
+    assert {"fork", "truncate", "replace", "draft_tokens"} <= set(off.features(has_chat=False))
     assert not off.reflection
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_fault_injection_when_on_loopback_then_on_and_else_off(host: str) -> None:
+    assert parse("--fault-injection", "--host", host).fault_injection
+    assert not parse("--host", host).fault_injection
+
+
+@pytest.mark.parametrize(("arguments", "depth"), [((), 2), (("--overlap",), 2), (("--no-overlap",), 1)])
+def test_overlap_when_on_or_off_then_two_plans_or_one(arguments: tuple[str, ...], depth: int) -> None:
+    core = parse(*arguments).core(context_len=100, vocab_size=50, eos_ids=())
+    assert core.in_flight_max == depth
+
+
+def test_core_config_when_limits_are_given_then_they_are_in_force() -> None:
+    config = parse("--draft-tokens-max", "3", "--history-tokens-max", "77")
+    core = config.core(context_len=100, vocab_size=50, eos_ids=())
+    assert (core.draft_tokens_max, core.history_tokens_max) == (3, 77)
 
 
 def test_serve_flags_when_given_then_in_force() -> None:

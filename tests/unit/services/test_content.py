@@ -1,9 +1,11 @@
 """What makes two submissions the same turn: every field but the names, and nothing that the server chose."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
+from engine.core.commands import OnAbort, TurnMode
+from engine.runtime.handle import TurnOptions
 from services.content import digest_content
 from services.drafts import ChatDraft, IdsDraft, TextDraft, TurnDraft
 from services.tokenization.chat import ChatMessage
@@ -17,6 +19,15 @@ TURN = TurnDraft(
     temperature=None,
     ignore_eos=False,
 )
+
+OPTIONS = [
+    TurnOptions(mode=TurnMode.REPLACE),
+    TurnOptions(offset=0),
+    TurnOptions(drop_previous_output=True),
+    TurnOptions(on_abort=OnAbort.KEEP),
+    TurnOptions(priority=0),
+    TurnOptions(draft_tokens=1),
+]
 
 OTHERS = [
     replace(TURN, parent="p"),
@@ -32,11 +43,22 @@ OTHERS = [
     replace(TURN, seed=0),
     replace(TURN, stop=("a", "b")),
     replace(TURN, stop=("b", "a")),
+    *(replace(TURN, options=options) for options in OPTIONS),
 ]
 
 
 def test_digest_when_only_names_differ_then_equal_and_not_empty() -> None:
     assert digest_content(TURN) == digest_content(replace(TURN, session_id=None, turn_id=None)) != b""
+
+
+def test_options_when_listed_then_one_for_each_field() -> None:
+    changed = [
+        field.name
+        for options in OPTIONS
+        for field in fields(TurnOptions)
+        if getattr(options, field.name) != field.default
+    ]
+    assert changed == [field.name for field in fields(TurnOptions)]
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda draft: str(draft)[-120:])

@@ -2,8 +2,15 @@
 
 import pytest
 
-from protos.v1 import types_pb2
-from services.client.requests import Message, OptionError, SamplingOptions, TurnInput, build_request
+from protos.v1 import generate_pb2, types_pb2
+from services.client.requests import (
+    Message,
+    OptionError,
+    SamplingOptions,
+    SessionTurnOptions,
+    TurnInput,
+    build_request,
+)
 
 OPTIONS: list[SamplingOptions] = [
     {"max_tokens": 5},
@@ -14,11 +21,21 @@ OPTIONS: list[SamplingOptions] = [
     {"stop": ("a", "b")},
     {"ignore_eos": True},
 ]
-OUTSIDE: list[tuple[str, SamplingOptions]] = [
+SESSION_OPTIONS: list[tuple[SessionTurnOptions, str, int]] = [
+    ({"priority": 0}, "priority", 0),
+    ({"draft_tokens": 4}, "draft_tokens", 4),
+    ({"replace": True}, "mode", generate_pb2.TURN_MODE_REPLACE),
+    ({"offset": 0}, "offset", 0),
+    ({"drop_previous_output": True}, "drop_previous_output", True),
+    ({"keep_on_abort": True}, "on_abort", generate_pb2.ON_ABORT_KEEP),
+]
+OUTSIDE: list[tuple[str, SessionTurnOptions]] = [
     ("seed", {"seed": -1}),
     ("seed", {"seed": 2**64}),
     ("top_k", {"top_k": 2**31}),
     ("max_tokens", {"max_tokens": 2**63}),
+    ("priority", {"priority": 2**31}),
+    ("draft_tokens", {"draft_tokens": -(2**31) - 1}),
 ]
 
 
@@ -32,9 +49,29 @@ def test_build_request_when_an_option_is_given_then_it_alone_is_sent(options: Sa
     assert [field.name for field, _value in sampling.ListFields()] == list(options)
 
 
+@pytest.mark.parametrize(("options", "field", "value"), SESSION_OPTIONS, ids=str)
+def test_build_request_when_an_option_of_a_turn_is_given_then_it_alone_is_sent(
+    options: SessionTurnOptions, field: str, value: int
+) -> None:
+    request = build_request(TurnInput(text="x"), "t", options)
+    sent = {known.name: given for known, given in request.ListFields()}
+    assert sent.keys() == {"turn_id", "text", "sampling", field}
+    assert sent[field] == value
+
+
+def test_build_request_when_every_option_of_a_turn_is_tried_then_all_there_are() -> None:
+    tried = {name for options, _field, _value in SESSION_OPTIONS for name in options}
+    assert tried | set(SamplingOptions.__annotations__) == set(SessionTurnOptions.__annotations__)
+
+
+def test_build_request_when_options_are_off_then_nothing_is_sent() -> None:
+    off: SessionTurnOptions = {"replace": False, "keep_on_abort": False, "offset": None, "draft_tokens": None}
+    assert build_request(TurnInput(text="x"), "t", off) == build_request(TurnInput(text="x"), "t", {})
+
+
 @pytest.mark.parametrize(("name", "options"), OUTSIDE)
 def test_build_request_when_a_number_has_no_place_in_the_protocol_then_it_is_named(
-    name: str, options: SamplingOptions
+    name: str, options: SessionTurnOptions
 ) -> None:
     with pytest.raises(OptionError, match=f"{name}: .* is out of range") as caught:
         build_request(TurnInput(text="x"), "t", options)

@@ -1,9 +1,23 @@
-"""What `tenure sessions` and `tenure check` show."""
+"""What `tenure sessions`, `check`, `explain` and `snapshot` show."""
 
 from services.cli.check import format_report
-from services.cli.sessions import format_sessions
-from services.client import CheckReport, SessionInfo
-from services.client.model import Finding
+from services.cli.explain import format_history
+from services.cli.sessions import describe_lengths, format_sessions
+from services.cli.snapshot import format_state
+from services.client import (
+    CheckReport,
+    Finding,
+    Lengths,
+    OwnershipChange,
+    Plan,
+    PlanRow,
+    Pool,
+    ServerState,
+    SessionInfo,
+    TurnInfo,
+    UnitHistory,
+    UnitOwner,
+)
 
 SESSIONS = [
     SessionInfo("a", True, 120, (), "held", 119, 3),
@@ -24,10 +38,60 @@ def test_format_sessions_when_there_is_none_then_a_line_says_so() -> None:
 
 
 def test_format_report_when_clean_then_one_line_with_the_count() -> None:
-    assert "(7 checks passed" in format_report(CheckReport((), 7))
+    assert format_report(CheckReport((), 7)) == ("every page has exactly one owner (7 checks since the server started)")
+
+
+def test_format_report_when_units_are_quarantined_then_loud() -> None:
+    assert "OUT OF CIRCULATION: 2" in format_report(CheckReport((), 7), num_quarantined=2).splitlines()[1]
 
 
 def test_format_report_when_something_was_found_then_a_line_for_each() -> None:
-    lines = format_report(CheckReport((Finding("census", "page 3"), Finding("holders", "page 4")), 7)).splitlines()
-    assert lines[1:] == ["census: page 3", "holders: page 4"]
+    leak = Finding("holders", "lost", "leak", "full", (4, 5))
+    lines = format_report(CheckReport((Finding("census", "page 3"), leak), 7)).splitlines()
+    assert lines[1:] == ["conflict: census: page 3", "leak: holders: lost [full 4, 5]"]
     assert "DO NOT BALANCE" in lines[0]
+
+
+def test_describe_lengths_when_told_then_both_are() -> None:
+    assert describe_lengths(Lengths(120, 112)) == "120 tokens, of which 112 need not be computed again"
+
+
+def test_format_history_when_it_has_moves_then_owner_step_and_trace_of_each_newest_first() -> None:
+    request = UnitOwner("request", 5)
+    changes = (
+        OwnershipChange("quarantine", UnitOwner("free"), UnitOwner("quarantined"), 12, ""),
+        OwnershipChange("grant", UnitOwner("free"), request, 9, "4bf92f3577b34da6a3ce929d0e0e4736"),
+    )
+    assert format_history(UnitHistory("full", 7, UnitOwner("quarantined"), changes)).splitlines() == [
+        "full page 7: quarantined; newest move first:",
+        "  step 12  quarantine  free -> quarantined",
+        "  step 9   grant       free -> request 5    trace 4bf92f3577b34da6a3ce929d0e0e4736",
+    ]
+
+
+def test_format_history_when_nobody_had_it_then_said_so() -> None:
+    assert format_history(UnitHistory("rows", 7, UnitOwner("free"), ())) == "row 7: free; nobody ever had it"
+
+
+def test_format_state_when_turns_run_then_pools_turns_sessions_and_steps_in_flight() -> None:
+    state = ServerState(
+        steps=31,
+        pools=(Pool("full", 256, 248, 0, 0, 0, 8, draining=0, quarantined=0, page_size=16),),
+        turns=(TurnInfo(5, "t1", None, "running", 90, 4, 93, 8, 1),),
+        sessions=(),
+        plans=(Plan(31, (PlanRow(5, 2, 93, 1, 1),)),),
+    )
+    pools, turns, sessions, plans = format_state(state).split("\n\n")
+    assert "".join(pools.splitlines()[1].split()).endswith("248+0+0+0+8=256")
+    assert turns.splitlines()[1].split() == ["5", "t1", "-", "running", "90", "4", "93", "8", "1"]
+    assert sessions == "no session is open"
+    assert plans.splitlines() == ["31 steps so far; in flight:", "  step 31: turn 5 computes tokens 93 to 93"]
+
+
+def test_format_state_when_idle_then_each_part_says_so() -> None:
+    idle = ServerState(3, (Pool("rows", 4, 4, 0, 0, 0, 0, draining=0, quarantined=0, page_size=0),), (), (), ())
+    assert format_state(idle).split("\n\n")[1:] == [
+        "no turn runs or waits",
+        "no session is open",
+        "3 steps so far, none in flight",
+    ]

@@ -8,11 +8,30 @@ import pytest
 
 from engine.core.ids import pack_ids
 from engine.core.sampling import SEED_MAX, Sampling
-from services.drafts import ChatDraft, IdsDraft, ListDraft, OpenDraft, Prompt, ResumeDraft, TextDraft, TurnDraft
+from engine.runtime.handle import Base, TurnOptions
+from services.drafts import (
+    ChatDraft,
+    ForkDraft,
+    IdsDraft,
+    ListDraft,
+    OpenDraft,
+    Prompt,
+    ResumeDraft,
+    TextDraft,
+    TurnDraft,
+)
 from services.errors import CallError
 from services.limits import LIMITS
 from services.tokenization.chat import ChatMessage
-from services.validation import validate, validate_list, validate_open, validate_resume, validate_turn
+from services.validation import (
+    require_known,
+    validate,
+    validate_fork,
+    validate_list,
+    validate_open,
+    validate_resume,
+    validate_turn,
+)
 
 TURN = TurnDraft(
     session_id=None,
@@ -136,6 +155,35 @@ def test_validate_resume_when_in_range_then_passes() -> None:
     validate_resume(replace(RESUME, from_token=2**62, held_digest=bytes(32)))
 
 
+FORK = ForkDraft(session_id="s", new_session_id=None, at_turn=None, at_len=None)
+
+
+@pytest.mark.parametrize(
+    ("draft", "field"),
+    [
+        (replace(FORK, session_id=""), "session_id"),
+        (replace(FORK, new_session_id=""), "new_session_id"),
+        (replace(FORK, new_session_id=LONG), "new_session_id"),
+        (replace(FORK, at_turn="\n"), "at_turn_id"),
+    ],
+)
+def test_validate_fork_when_a_field_can_not_be_then_refused_by_name(draft: ForkDraft, field: str) -> None:
+    with pytest.raises(CallError) as caught:
+        validate_fork(draft)
+    assert caught.value.problem.field_name == field
+
+
+def test_validate_fork_when_in_range_then_passes() -> None:
+    validate_fork(replace(FORK, new_session_id="f", at_turn="t", at_len=-1))  # lengths are the core's to judge
+
+
+def test_require_known_when_an_enum_has_a_number_without_a_name_then_refused_by_name() -> None:
+    require_known(None)
+    with pytest.raises(CallError, match="mode: has a value that this server does not know") as caught:
+        require_known(("mode", 9))
+    assert caught.value.problem.metadata == {"value": "9"}
+
+
 @pytest.mark.parametrize(
     ("page_size", "expected"), [(0, LIMITS.list_page_default), (1, 1), (LIMITS.list_page_max, LIMITS.list_page_max)]
 )
@@ -150,14 +198,15 @@ def test_validate_list_when_page_size_can_not_be_then_refused(page_size: int) ->
 
 
 def test_validate_when_ids_are_given_then_the_request_holds_all_of_it() -> None:
-    draft = replace(SAMPLED, session_id="s", parent="p", max_tokens=5, ignore_eos=True)
-    prompt = Prompt([7, 8], base_len=3)
+    draft = replace(SAMPLED, session_id="s", parent="p", max_tokens=5, ignore_eos=True, options=TurnOptions(offset=2))
+    prompt = Prompt([7, 8], Base(3, 9))
     request = validate(draft, prompt, turn_id="t", seed=1, deadline_s=2.0, content=b"c")
     assert (request.turn_id, request.session_id, request.parent) == ("t", "s", "p")
     assert (request.input_ids, request.max_tokens) == (pack_ids([7, 8]), 5)
     assert (request.ignore_eos, request.deadline_s) == (True, 2.0)
     assert request.sampling == Sampling(0.7, 2**31 - 1, 1.0, SEED_MAX)
-    assert (request.stop_strings, request.content, request.base_len) == (draft.stop, b"c", 3)
+    assert (request.stop_strings, request.content, request.base) == (draft.stop, b"c", Base(3, 9))
+    assert request.options is draft.options
 
 
 def test_validate_when_sampling_is_left_out_then_greedy_with_the_seed_of_the_server() -> None:

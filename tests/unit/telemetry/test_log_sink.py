@@ -57,7 +57,10 @@ def accepted(rid: int, trace_id: str) -> TurnAccepted:
 
 
 def ended(rid: int, outcome: FinishReason | AbortReason, detail: str = "") -> TurnEnded:
-    return TurnEnded(Rid(rid), TurnId("t1"), SID, outcome, USAGE, history_len=7, detail=detail)
+    is_committed = isinstance(outcome, FinishReason)
+    return TurnEnded(
+        Rid(rid), TurnId("t1"), SID, outcome, USAGE, history_len=7, is_committed=is_committed, detail=detail
+    )
 
 
 def test_publish_when_session_opens_and_closes_then_one_line_each_with_trace_id(collector: Collector) -> None:

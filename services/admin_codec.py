@@ -1,0 +1,171 @@
+"""What an operator is shown → protobuf messages. Translates; judges nothing."""
+
+from collections.abc import Sequence
+
+from engine.core.events import SlotState
+from engine.core.faults import Fault
+from engine.core.findings import Finding, FindingKind, Report
+from engine.core.ownership import Owner, OwnerKind, PoolKind
+from engine.core.provenance import MoveRecord, UnitHistory
+from engine.core.snapshot import PlanState, PoolBooks, Snapshot, TurnState
+from engine.executor.protocol import Capabilities
+from protos.v1 import admin_pb2, faults_pb2
+from services.codec import encode_sessions
+
+POOL_KINDS: dict[PoolKind, admin_pb2.PoolKind.ValueType] = {
+    PoolKind.FULL: admin_pb2.POOL_KIND_FULL,
+    PoolKind.ROWS: admin_pb2.POOL_KIND_ROWS,
+}
+
+OWNER_KINDS: dict[OwnerKind, admin_pb2.OwnerKind.ValueType] = {
+    OwnerKind.FREE: admin_pb2.OWNER_KIND_FREE,
+    OwnerKind.REQUEST: admin_pb2.OWNER_KIND_REQUEST,
+    OwnerKind.SESSION: admin_pb2.OWNER_KIND_SESSION,
+    OwnerKind.CACHE: admin_pb2.OWNER_KIND_CACHE,
+    OwnerKind.QUARANTINED: admin_pb2.OWNER_KIND_QUARANTINED,
+}
+
+FINDING_KINDS: dict[FindingKind, admin_pb2.FindingKind.ValueType] = {
+    FindingKind.LEAK: admin_pb2.FINDING_KIND_LEAK,
+    FindingKind.CONFLICT: admin_pb2.FINDING_KIND_CONFLICT,
+}
+
+FAULTS: dict[Fault, faults_pb2.FaultKind.ValueType] = {
+    Fault.LEAK: faults_pb2.FAULT_KIND_LEAK,
+    Fault.DOUBLE_OWNER: faults_pb2.FAULT_KIND_DOUBLE_OWNER,
+}
+
+_HOLDING_SLOTS = (SlotState.HELD, SlotState.LENT, SlotState.COMMITTING, SlotState.RETURNING)
+
+
+def decode_pool(number: admin_pb2.PoolKind.ValueType) -> PoolKind | None:
+    """None for what no pool has."""
+    return next((pool for pool, known in POOL_KINDS.items() if known == number), None)
+
+
+def decode_fault(number: faults_pb2.FaultKind.ValueType) -> Fault | None:
+    """None for what can not be planted."""
+    return next((fault for fault, known in FAULTS.items() if known == number), None)
+
+
+def encode_model(
+    capabilities: Capabilities, context_len: int, snapshot: Snapshot, features: Sequence[str]
+) -> admin_pb2.GetModelResponse:
+    return admin_pb2.GetModelResponse(
+        name=capabilities.name,
+        context_len=context_len,
+        vocab_size=capabilities.vocab_size,
+        page_size=snapshot.page_size,
+        pools=[admin_pb2.PoolSize(kind=POOL_KINDS[books.pool], total=books.total) for books in _shown(snapshot.pools)],
+        features=features,
+    )
+
+
+def encode_report(report: Report, checks_run: int) -> admin_pb2.CheckResponse:
+    return admin_pb2.CheckResponse(findings=map(_encode_finding, report.findings), checks_run=checks_run)
+
+
+def _encode_finding(finding: Finding) -> admin_pb2.CheckFinding:
+    return admin_pb2.CheckFinding(
+        law=finding.law,
+        message=finding.message,
+        kind=FINDING_KINDS[finding.kind],
+        pool=admin_pb2.POOL_KIND_UNSPECIFIED if finding.pool is None else POOL_KINDS[finding.pool],
+        units=finding.units,
+    )
+
+
+def encode_pools(snapshot: Snapshot) -> admin_pb2.PoolStatsResponse:
+    running = sum(turn.pages > 0 or turn.in_flight > 0 for turn in snapshot.turns)
+    slots = [session.slot for session in snapshot.sessions]
+    return admin_pb2.PoolStatsResponse(
+        pools=[_encode_pool(books, snapshot.page_size) for books in _shown(snapshot.pools)],
+        sessions_open=len(snapshot.sessions),
+        turns_running=running,
+        turns_waiting=len(snapshot.turns) - running,
+        slots_held=sum(slot in _HOLDING_SLOTS for slot in slots),
+        slots_demoted=sum(slot is SlotState.DEMOTED for slot in slots),
+        steps=snapshot.steps,
+        checks_run=snapshot.checks_run,
+        balanced=all(books.is_balanced for books in snapshot.pools),
+    )
+
+
+def _shown(pools: Sequence[PoolBooks]) -> list[PoolBooks]:
+    unknown = [books.pool for books in pools if books.pool not in POOL_KINDS]
+    assert not unknown, f"pools without a name in the protocol: {unknown}"
+    return list(pools)
+
+
+def _encode_pool(books: PoolBooks, page_size: int) -> admin_pb2.Pool:
+    return admin_pb2.Pool(
+        kind=POOL_KINDS[books.pool],
+        total=books.total,
+        available=books.available,
+        evictable=books.evictable,
+        protected=books.protected,
+        session_held=books.session_held,
+        uncached=books.uncached,
+        draining=books.draining,
+        quarantined=books.quarantined,
+        page_size=0 if books.pool is PoolKind.ROWS else page_size,
+    )
+
+
+def encode_snapshot(snapshot: Snapshot) -> admin_pb2.SnapshotResponse:
+    return admin_pb2.SnapshotResponse(
+        pools=[_encode_pool(books, snapshot.page_size) for books in _shown(snapshot.pools)],
+        turns=map(_encode_turn, snapshot.turns),
+        sessions=encode_sessions(snapshot.sessions, snapshot.turns),
+        plans=map(_encode_plan, snapshot.plans),
+        steps=snapshot.steps,
+    )
+
+
+def _encode_turn(turn: TurnState) -> admin_pb2.TurnInfo:
+    return admin_pb2.TurnInfo(
+        number=turn.rid,
+        turn_id=turn.turn_id,
+        session_id=turn.session_id,
+        phase=turn.phase,
+        context_tokens=turn.context_len,
+        completion_tokens=turn.output_len,
+        kv_tokens=turn.kv_committed_len,
+        kv_pages=turn.pages,
+        steps_in_flight=turn.in_flight,
+    )
+
+
+def _encode_plan(plan: PlanState) -> admin_pb2.PlanInfo:
+    return admin_pb2.PlanInfo(
+        step=plan.step,
+        rows=[
+            admin_pb2.PlanRowInfo(
+                number=row.rid, row=row.req_pool_idx, start=row.start_len, tokens=row.query_len, samples=row.num_samples
+            )
+            for row in plan.rows
+        ],
+    )
+
+
+def encode_history(history: UnitHistory) -> admin_pb2.UnitHistory:
+    return admin_pb2.UnitHistory(
+        pool=POOL_KINDS[history.pool],
+        unit=history.unit,
+        owner=_encode_owner(history.owner),
+        changes=map(_encode_change, history.moves),
+    )
+
+
+def _encode_owner(owner: Owner) -> admin_pb2.UnitOwner:
+    return admin_pb2.UnitOwner(kind=OWNER_KINDS[owner.kind], number=owner.name)
+
+
+def _encode_change(record: MoveRecord) -> admin_pb2.OwnershipChange:
+    return admin_pb2.OwnershipChange(
+        move=record.move,
+        source=_encode_owner(record.source),
+        target=_encode_owner(record.target),
+        step=record.step,
+        trace_id=record.trace_id,
+    )

@@ -1,0 +1,132 @@
+"""Who lists what: one pass tells leaks from conflicts, unit by unit."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from engine.core.claims import Claim, check_claims
+from engine.core.events import EventLog
+from engine.core.findings import Finding, FindingKind
+from engine.core.ledger import Ledger
+from engine.core.ownership import CACHE, FREE, QUARANTINED, Move, Owner, OwnerKind, PoolKind
+
+FULL = PoolKind.FULL
+ONE = Owner(OwnerKind.REQUEST, 1)
+TWO = Owner(OwnerKind.REQUEST, 2)
+
+
+def make_ledger() -> Ledger:
+    """Pages 1 and 2 are request 1's, 3 request 2's, 4 and 5 the cache's, 6 and 7 free."""
+    ledger = Ledger({FULL: 8}, EventLog())
+    ledger.follow(ONE, "trace-one")
+    ledger.move(Move.GRANT, FULL, [1, 2], FREE, ONE)
+    ledger.move(Move.GRANT, FULL, [3, 4, 5], FREE, TWO)
+    ledger.move(Move.DONATE, FULL, [4, 5], TWO, CACHE)
+    return ledger
+
+
+def claims(stack: list[int] | None = None, tree: list[int] | None = None, one: list[int] | None = None) -> list[Claim]:
+    """What everybody rightly lists, except where something else is given."""
+    return [
+        Claim("census", "the free stack", FREE, [6, 7] if stack is None else stack),
+        Claim("census", "the tree", CACHE, [4, 5] if tree is None else tree),
+        Claim("holders", "rid 1", Owner(OwnerKind.REQUEST, 1), [1, 2] if one is None else one),
+        Claim("holders", "rid 2", TWO, (3,)),
+    ]
+
+
+def check(claimed: list[Claim], ledger: Ledger | None = None) -> list[Finding]:
+    return list(check_claims(ledger or make_ledger(), FULL, claimed))
+
+
+def test_check_claims_when_each_lists_its_own_then_nothing_is_found() -> None:
+    assert check(claims()) == []
+
+
+@pytest.mark.parametrize(
+    ("claimed", "law", "units", "owner"),
+    [
+        (claims(stack=[6]), "census", (7,), "free"),
+        (claims(stack=[]), "census", (6, 7), "free"),
+        (claims(tree=[5]), "census", (4,), "cache"),
+        (claims(one=[1]), "holders", (2,), "request:1"),
+        (claims(one=[]), "holders", (1, 2), "request:1"),
+    ],
+)
+def test_check_claims_when_nobody_lists_units_then_it_is_one_leak_of_their_owner(
+    claimed: list[Claim], law: str, units: tuple[int, ...], owner: str
+) -> None:
+    (found,) = check(claimed)
+    assert (found.kind, found.law, found.pool, found.units) == (FindingKind.LEAK, law, FULL, units)
+    assert f"that are {owner}'s" in found.message
+
+
+def test_check_claims_when_units_of_two_owners_leak_then_there_is_a_finding_for_each() -> None:
+    found = check(claims(stack=[6], one=[2]))
+    assert {finding.units: finding.kind for finding in found} == {(1,): FindingKind.LEAK, (7,): FindingKind.LEAK}
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    claimed: list[Claim]
+    units: tuple[int, ...]
+    said: str
+
+
+CONFLICTS = {
+    "held_page_is_stacked": Conflict(claims(stack=[6, 7, 2]), (2,), "the free stack lists 1 units of full as free's"),
+    "free_page_is_held": Conflict(claims(one=[1, 2, 6]), (6,), "rid 1 lists 1 units of full as request:1's"),
+    "anothers_page_is_held": Conflict(claims(one=[1, 2, 3]), (3,), "belongs to request:2: grant free→request:2"),
+    "listed_twice_by_one": Conflict(claims(one=[1, 2, 2]), (2,), "listed more than once, by rid 1"),
+    "listed_thrice_by_one": Conflict(claims(one=[1, 2, 2, 2]), (2,), "listed more than once, by rid 1"),
+    "listed_by_two": Conflict(claims(one=[1, 2, 3]), (3,), "listed more than once, by rid 1, rid 2"),
+    "padding": Conflict(claims(stack=[6, 7, 0]), (0,), "padding, or no such"),
+    "below_the_pool": Conflict(claims(one=[1, 2, -3]), (-3,), "padding, or no such"),
+    "past_the_pool": Conflict(claims(one=[1, 2, 8]), (8,), "padding, or no such"),
+}
+
+
+@pytest.mark.parametrize("conflict", CONFLICTS.values(), ids=CONFLICTS.keys())
+def test_check_claims_when_lists_contradict_each_other_then_it_is_a_conflict_that_names_units_and_owners(
+    conflict: Conflict,
+) -> None:
+    found = check(conflict.claimed)
+    assert {finding.kind for finding in found} == {FindingKind.CONFLICT}
+    assert any(finding.units == conflict.units and conflict.said in finding.message for finding in found)
+
+
+def test_check_claims_when_an_equal_leak_and_double_claim_cancel_out_then_both_are_found() -> None:
+    found = check(claims(stack=[6, 6]))
+    assert {finding.kind: finding.units for finding in found} == {FindingKind.CONFLICT: (6,), FindingKind.LEAK: (7,)}
+
+
+def test_check_claims_when_a_claim_is_wrong_then_the_message_tells_where_the_unit_was_and_on_whose_trace() -> None:
+    messages = [finding.message for finding in check(claims(stack=[6, 7, 1]))]
+    assert any("full 1 belongs to request:1: grant free→request:1 step=0 trace_id=trace-one" in it for it in messages)
+
+
+def test_check_claims_when_units_are_quarantined_then_nobody_has_to_list_them_and_nobody_may() -> None:
+    ledger = make_ledger()
+    ledger.move(Move.QUARANTINE, FULL, [7], FREE, QUARANTINED)
+    assert check(claims(stack=[6]), ledger) == []
+    found = check(claims(stack=[6, 7]), ledger)
+    assert {(finding.kind, finding.units) for finding in found} >= {(FindingKind.CONFLICT, (7,))}
+    assert not any(finding.kind is FindingKind.LEAK for finding in found)
+
+
+class Miscounting(Ledger):
+    """Forgets one of the cache's pages in its counters."""
+
+    def counts(self, pool: PoolKind) -> dict[OwnerKind, int]:
+        told = dict(super().counts(pool))
+        told[OwnerKind.CACHE] -= 1
+        return told
+
+
+def test_check_claims_when_a_counter_is_wrong_then_the_recount_says_so() -> None:
+    ledger = Miscounting({FULL: 4}, EventLog())
+    ledger.move(Move.GRANT, FULL, [1], FREE, ONE)
+    ledger.move(Move.DONATE, FULL, [1], ONE, CACHE)
+    (found,) = check([Claim("census", "the free stack", FREE, [3, 2]), Claim("census", "the tree", CACHE, [1])], ledger)
+    assert (found.law, found.kind) == ("equation", FindingKind.CONFLICT)
+    assert "1 units belong to cache, 0 are counted" in found.message
