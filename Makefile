@@ -24,6 +24,8 @@ PYTEST := $(BIN)/python -m pytest $(if $(REQUIRE),--require=$(REQUIRE))
 # Minutes that `make soak` runs fresh seeds for.
 MINUTES ?= 30
 JOBS ?= 2
+# Arguments for the core's benchmarks, as in `make bench-core BENCH_ARGS="--out docs/benchmarks"`.
+BENCH_ARGS ?=
 .PHONY: help setup proto fmt static check test exact sim soak mutants bench-core demo serve
 
 help: ## List the commands
@@ -75,7 +77,7 @@ mutants: setup ## Seeded defects, which the simulator must catch one by one
 	$(BIN)/python -m tests.sim.mutants --jobs $(JOBS)
 
 bench-core: setup ## What the books cost: each operation beside its target
-	$(BIN)/python -m benchmarks.core
+	$(BIN)/python -m benchmarks.core $(BENCH_ARGS)
 
 demo: setup ## A conversation with a small real model, and what its session saved
 	$(BIN)/tenure demo

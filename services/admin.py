@@ -4,8 +4,17 @@ from collections.abc import Mapping
 
 from grpc import aio
 
+from engine.core.ownership import PoolKind
 from protos.v1 import admin_pb2, admin_pb2_grpc
-from services.admin_codec import decode_pool, encode_history, encode_model, encode_pools, encode_report, encode_snapshot
+from services.admin_codec import (
+    POOL_KINDS,
+    decode_pool,
+    encode_history,
+    encode_model,
+    encode_pools,
+    encode_report,
+    encode_snapshot,
+)
 from services.backend import BackendCell
 from services.errors import invalid_field
 
@@ -46,7 +55,11 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         request: admin_pb2.GetConfigRequest,
         context: aio.ServicerContext[admin_pb2.GetConfigRequest, admin_pb2.GetConfigResponse],
     ) -> admin_pb2.GetConfigResponse:
-        settings = [admin_pb2.Setting(name=name, value=value) for name, value in self._settings.items()]
+        backend = self._backend.find()
+        # The model may have less context than was asked for.
+        in_force = {} if backend is None else {"context_len": str(backend.engine.context_len)}
+        known = self._settings | in_force
+        settings = [admin_pb2.Setting(name=name, value=value) for name, value in known.items()]
         return admin_pb2.GetConfigResponse(settings=settings)
 
     async def Explain(
@@ -56,14 +69,17 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     ) -> admin_pb2.ExplainResponse:
         pool = decode_pool(request.pool)
         if pool is None:
-            raise invalid_field("pool", "is no pool of this server", value=request.pool)
-        if request.unit < 1:
-            raise invalid_field("unit", "must be at least 1; number 0 is padding", value=request.unit, limit=1)
-        try:
-            history = await self._backend.require().engine.explain(pool, request.unit)
-        except IndexError as error:
-            raise invalid_field("unit", str(error), value=request.unit) from None
-        return admin_pb2.ExplainResponse(history=encode_history(history))
+            known = ", ".join(admin_pb2.PoolKind.Name(number) for number in POOL_KINDS.values())
+            raise invalid_field("pool", f"is no pool of this server; known are {known}", value=request.pool)
+        engine = self._backend.require().engine
+        capabilities = engine.capabilities
+        units, size = {
+            PoolKind.FULL: ("pages", capabilities.pool_pages),
+            PoolKind.ROWS: ("rows", capabilities.num_rows),
+        }[pool]
+        if not 1 <= request.unit < size:
+            raise invalid_field("unit", f"{units} are 1 to {size - 1}", value=request.unit, limit=size - 1)
+        return admin_pb2.ExplainResponse(history=encode_history(await engine.explain(pool, request.unit)))
 
     async def Snapshot(
         self,

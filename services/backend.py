@@ -1,9 +1,10 @@
 """What stands behind the servicers: nothing while the model loads, then an engine with its tokenizer and template."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.runtime.handle import EngineHandle
 from services.errors import EdgeReason, unavailable
+from services.prompt_threads import PromptThreads
 from services.tokenization.chat import ChatTemplate
 from services.tokenization.tokenizer import Tokenizer
 
@@ -16,6 +17,8 @@ class Backend:
     """None for a model without a chat template."""
     features: tuple[str, ...] = ()
     """What the server can do, for programs."""
+    threads: PromptThreads = field(default_factory=PromptThreads)
+    """Where long inputs are made into ids."""
 
 
 class BackendCell:
@@ -27,6 +30,10 @@ class BackendCell:
     def fill(self, backend: Backend) -> None:
         assert self._backend is None, "the backend is filled once"
         self._backend = backend
+
+    def find(self) -> Backend | None:
+        """None while the model loads."""
+        return self._backend
 
     def require(self) -> Backend:
         """Raises CallError, UNAVAILABLE, while the model loads."""

@@ -21,6 +21,7 @@ from services.drafts import (
     ResumeDraft,
     TextDraft,
     TurnDraft,
+    UnknownEnum,
 )
 from services.tokenization.chat import ChatMessage
 
@@ -53,11 +54,12 @@ KV_STATES: dict[SlotState | None, session_pb2.KvState.ValueType] = {
 }
 
 
-def find_unknown_enum(message: Message) -> tuple[str, int] | None:
-    """Name and number of a field of `message` itself whose value this server has no name for."""
+def find_unknown_enum(message: Message) -> UnknownEnum | None:
+    """A field of `message` itself whose value this server has no name for."""
     for field, value in message.ListFields():
         if field.enum_type is not None and value not in field.enum_type.values_by_number:
-            return field.name, value
+            known = tuple(each.name for each in field.enum_type.values if each.number)
+            return UnknownEnum(field.name, value, known)
     return None
 
 

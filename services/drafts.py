@@ -74,6 +74,16 @@ class ForkDraft:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownEnum:
+    """A field with a number that has no name here."""
+
+    field_name: str
+    number: int
+    known: tuple[str, ...]
+    """The names that there are."""
+
+
+@dataclass(frozen=True, slots=True)
 class ListDraft:
     page_size: int
     page_token: str

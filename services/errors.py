@@ -86,6 +86,7 @@ REFUSALS: dict[RefusalReason, Row] = {
     RefusalReason.SESSION_BUSY: Row(_Code.ABORTED),
     RefusalReason.STREAMING_APPENDS_ONLY: Row(_Code.FAILED_PRECONDITION),
     RefusalReason.STREAMING_DISABLED: Row(_Code.FAILED_PRECONDITION),
+    RefusalReason.SESSION_CLOSING: Row(_Code.FAILED_PRECONDITION),
     RefusalReason.PARENT_UNFINISHED: Row(_Code.FAILED_PRECONDITION),
     RefusalReason.FAULT_IMPOSSIBLE: Row(_Code.FAILED_PRECONDITION),
     RefusalReason.SESSION_LIMIT: Row(_Code.RESOURCE_EXHAUSTED, retry_after_s=5.0),

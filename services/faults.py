@@ -3,7 +3,7 @@
 from grpc import aio
 
 from protos.v1 import faults_pb2, faults_pb2_grpc
-from services.admin_codec import decode_fault, encode_history
+from services.admin_codec import FAULTS, decode_fault, encode_history
 from services.backend import BackendCell
 from services.errors import invalid_field
 
@@ -19,6 +19,7 @@ class FaultsServicer(faults_pb2_grpc.FaultsServicer):
     ) -> faults_pb2.PlantResponse:
         fault = decode_fault(request.kind)
         if fault is None:
-            raise invalid_field("kind", "is no fault that can be planted", value=request.kind)
+            known = ", ".join(faults_pb2.FaultKind.Name(number) for number in FAULTS.values())
+            raise invalid_field("kind", f"is no fault that can be planted; known are {known}", value=request.kind)
         history = await self._backend.require().engine.plant(fault)
         return faults_pb2.PlantResponse(history=encode_history(history))

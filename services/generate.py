@@ -27,10 +27,9 @@ from services.limits import LIMITS
 from services.prompts import build_prompt, refuse_past_context
 from services.trace_context import read_trace_id
 from services.validation import (
-    check_name,
     require_known,
-    require_name,
     validate,
+    validate_abort,
     validate_resume,
     validate_turn,
 )
@@ -48,6 +47,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
         self._backend = backend
 
     async def Generate(self, request: generate_pb2.GenerateRequest, context: _Context) -> _Responses:
+        deadline = _deadline_of(context.time_remaining)
         backend = self._backend.require()
         # Before they are copied: a message holds millions of small ids.
         refuse_past_context(len(request.tokens.token_ids), backend.engine.context_len)
@@ -56,9 +56,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
         given = validate_turn(draft)
         trace_id = read_trace_id(context.invocation_metadata())
         turn_id = draft.turn_id or secrets.token_hex(8)
-        events = await _open_stream(
-            backend, draft, given, turn_id=turn_id, remaining_s=context.time_remaining, trace_id=trace_id
-        )
+        events = await _open_stream(backend, draft, given, turn_id=turn_id, deadline=deadline, trace_id=trace_id)
         async with aclosing(_tell(turn_id, draft.session_id, events)) as messages:
             async for message in messages:
                 yield message
@@ -78,9 +76,8 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
         request: generate_pb2.AbortRequest,
         context: aio.ServicerContext[generate_pb2.AbortRequest, generate_pb2.AbortResponse],
     ) -> generate_pb2.AbortResponse:
-        require_name("turn_id", request.turn_id, "which turn?")
         session_id = request.session_id if request.HasField("session_id") else None
-        check_name("session_id", session_id)
+        validate_abort(session_id, request.turn_id)
         await self._backend.require().engine.abort(
             None if session_id is None else SessionId(session_id), TurnId(request.turn_id)
         )
@@ -93,7 +90,7 @@ async def _open_stream(
     given: InputDraft,
     *,
     turn_id: str,
-    remaining_s: Callable[[], float | None],
+    deadline: Callable[[], float | None],
     trace_id: str,
 ) -> TurnStream:
     """The turn's events: of a new turn, or of the one that the client named before."""
@@ -108,7 +105,7 @@ async def _open_stream(
     seed = secrets.randbelow(SEED_MAX + 1)
     for renderings_left in reversed(range(RENDERINGS_MAX)):
         prompt = await build_prompt(backend, draft, given)
-        deadline_s = _deadline_s(remaining_s())  # what is left of it now: making the prompt takes time, too
+        deadline_s = deadline()  # what is left of it now: making the prompt takes time, too
         turn = validate(
             draft, prompt, turn_id=turn_id, seed=seed, deadline_s=deadline_s, trace_id=trace_id, content=content
         )
@@ -137,6 +134,10 @@ async def _tell(turn_id: str, session_id: str | None, events: TurnStream) -> _Re
                         raise CallError(from_abort(event.outcome, event.detail))
 
 
-def _deadline_s(remaining_s: float | None) -> float | None:
-    """Seconds until the turn must have ended, a little before the call does."""
-    return None if remaining_s is None else max(0.0, remaining_s - LIMITS.deadline_margin_s)
+def _deadline_of(time_remaining: Callable[[], float | None]) -> Callable[[], float | None]:
+    """Tells the seconds until the turn of a call that begins now must have ended, a little before the call does."""
+    began_with_s = time_remaining()
+    if began_with_s is None:
+        return lambda: None
+    margin_s = LIMITS.deadline_margin(began_with_s)
+    return lambda: max(0.0, (time_remaining() or 0.0) - margin_s)

@@ -174,9 +174,15 @@ def _to_problem(error: Exception, method: str) -> Problem:
 
 
 def _incident(error: Exception, method: str, reason: EdgeReason) -> Problem:
-    """A fault of ours: the client gets a number to report, the log gets the rest."""
+    """A fault of ours: the client gets a number to report, the log gets the rest.
+
+    When the engine fails all its streams do, and the engine has logged where: a line each is enough.
+    """
     incident_id = secrets.token_hex(6)
-    _log.error("event=incident incident_id=%s method=%s reason=%s", incident_id, method, reason, exc_info=error)
+    trace, cause = (None, error) if reason is EdgeReason.ENGINE_FAILED else (error, type(error).__name__)
+    _log.error(
+        "event=incident incident_id=%s method=%s reason=%s: %s", incident_id, method, reason, cause, exc_info=trace
+    )
     message = f"something is wrong on the server; please report incident {incident_id}"
     return Problem(grpc.StatusCode.INTERNAL, reason.value, message, metadata={"incident_id": incident_id})
 

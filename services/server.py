@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grpc import aio
 from grpc_health.v1 import health
@@ -25,6 +25,7 @@ from services.health import HealthBoard
 from services.interceptors import ErrorInterceptor
 from services.limits import server_options
 from services.loading import LOAD_ERRORS, LoadedModel, Loader, LoadingCrashed, Progress, load_in_thread
+from services.prompt_threads import PromptThreads
 from services.session import SessionServicer
 from telemetry.log_sink import LogSink
 
@@ -37,6 +38,9 @@ FAULTS_SERVICE = "tenure.v1.Faults"
 
 _STREAM_GRACE_S = 0.5
 """How long calls may take to send their last message, once all turns have ended."""
+
+_LATE_CALLS_S = 0.2
+"""For how long calls that come too late are still answered, SERVER_STOPPING."""
 
 _START_ERRORS = (*LOAD_ERRORS, LoadingCrashed, ValueError, EngineFailed, Refusal)
 """Why a server can not start, each with a message that says it all."""
@@ -59,6 +63,7 @@ class Server:
         self._announcer = announcer
         self._lifecycle = Lifecycle()
         self._cell = BackendCell()
+        self._threads = PromptThreads()
         self._health = HealthBoard(self._lifecycle)
         self._sink = LogSink(logging.getLogger("tenure.events"))
         self._api = aio.server(interceptors=(ErrorInterceptor(),), options=server_options())
@@ -124,7 +129,7 @@ class Server:
         self._announcer.line(f"warming up {loaded.executor.capabilities.name}")
         await engine.start()
         features = self._config.features(has_chat=loaded.template is not None)
-        self._cell.fill(Backend(engine, loaded.tokenizer, loaded.template, features))
+        self._cell.fill(Backend(engine, loaded.tokenizer, loaded.template, features, self._threads))
         return engine
 
     def _build_engine(self, loaded: LoadedModel) -> LocalEngine:
@@ -157,25 +162,30 @@ class Server:
             _log.critical("event=engine_failed reason=%s", failure)
             has_stopped_well = False
         await self._health.publish()
+        # Calls that are on their way now still hear why, and not just that they are cancelled.
+        await asyncio.sleep(_LATE_CALLS_S)
         await self._api.stop(_STREAM_GRACE_S)
+        self._threads.close()
         return has_stopped_well
 
     def _bind(self) -> int:
-        self._add_servicers()
         try:
-            return self._api.add_insecure_port(self._config.address)
+            port = self._api.add_insecure_port(self._config.address)
         except RuntimeError as error:
             raise ConfigError("--port", f"{self._config.address} can not be bound; is it in use?") from error
+        self._add_servicers(replace(self._config, port=port))
+        return port
 
-    def _add_servicers(self) -> None:
+    def _add_servicers(self, config: ServeConfig) -> None:
+        """`config`: what is in force, with the port that was taken."""
         session_pb2_grpc.add_SessionServicer_to_server(SessionServicer(self._cell), self._api)
         generate_pb2_grpc.add_GenerateServicer_to_server(GenerateServicer(self._cell), self._api)
-        admin = AdminServicer(self._cell, self._config.effective())
+        admin = AdminServicer(self._cell, config.effective())
         admin_pb2_grpc.add_AdminServicer_to_server(admin, self._api)
         self._health.add_to(self._api)
         services: tuple[str, ...] = SERVICES
-        if self._config.fault_injection:
+        if config.fault_injection:
             faults_pb2_grpc.add_FaultsServicer_to_server(FaultsServicer(self._cell), self._api)
             services = (*SERVICES, FAULTS_SERVICE)
-        if self._config.reflection:
+        if config.reflection:
             reflection.enable_server_reflection((*services, reflection.SERVICE_NAME), self._api)

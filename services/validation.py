@@ -20,11 +20,13 @@ from services.drafts import (
     ResumeDraft,
     TextDraft,
     TurnDraft,
+    UnknownEnum,
 )
 from services.errors import EdgeReason, invalid_field
 from services.limits import LIMITS, EdgeLimits
 
 _SHA256_BYTES = 32
+_NO_SESSION = "for a turn without a session"
 
 
 def validate_open(draft: OpenDraft) -> None:
@@ -39,21 +41,22 @@ def validate_fork(draft: ForkDraft) -> None:
     """Raises CallError, INVALID_ARGUMENT, with field, value and limit."""
     require_name("session_id", draft.session_id, "which session?")
     check_name("new_session_id", draft.new_session_id)
-    check_name("at_turn_id", draft.at_turn)
+    check_name("at_turn_id", draft.at_turn, without="for all that the session has")
 
 
-def require_known(unknown: tuple[str, int] | None) -> None:
-    """`unknown`: an enum field, and its number, of which this server has no name. Raises CallError."""
+def require_known(unknown: UnknownEnum | None) -> None:
+    """Raises CallError, INVALID_ARGUMENT, that names the values that there are."""
     if unknown is not None:
-        field_name, number = unknown
-        raise invalid_field(field_name, "has a value that this server does not know", value=number)
+        known = ", ".join(unknown.known)
+        message = f"has a value that this server does not know; known are {known}"
+        raise invalid_field(unknown.field_name, message, value=unknown.number)
 
 
 def validate_turn(draft: TurnDraft, limits: EdgeLimits = LIMITS) -> InputDraft:
     """The turn's input. Raises CallError, INVALID_ARGUMENT, with field, value and limit."""
-    check_name("session_id", draft.session_id)
+    check_name("session_id", draft.session_id, without=_NO_SESSION)
     check_name("turn_id", draft.turn_id)
-    check_name("parent_turn_id", draft.parent)
+    check_name("parent_turn_id", draft.parent, without="for a turn that follows none")
     _check_sampling(draft, limits)
     if draft.input is None:
         raise invalid_field("input", "one of text, tokens and chat must be set", reason=EdgeReason.INPUT_MISSING)
@@ -61,10 +64,15 @@ def validate_turn(draft: TurnDraft, limits: EdgeLimits = LIMITS) -> InputDraft:
     return draft.input
 
 
+def validate_abort(session_id: str | None, turn_id: str) -> None:
+    """Raises CallError, INVALID_ARGUMENT, with field, value and limit."""
+    check_name("session_id", session_id, without=_NO_SESSION)
+    require_name("turn_id", turn_id, "which turn?")
+
+
 def validate_resume(draft: ResumeDraft) -> None:
     """Raises CallError, INVALID_ARGUMENT, with field, value and limit."""
-    check_name("session_id", draft.session_id)
-    require_name("turn_id", draft.turn_id, "which turn?")
+    validate_abort(draft.session_id, draft.turn_id)
     if draft.from_token < 0:
         raise invalid_field("from_token", "must be at least 0", value=draft.from_token, limit=0)
     if draft.held_digest is not None and len(draft.held_digest) != _SHA256_BYTES:
@@ -128,12 +136,17 @@ def require_name(field_name: str, name: str, question: str) -> None:
     check_name(field_name, name)
 
 
-def check_name(field_name: str, name: str | None, limits: EdgeLimits = LIMITS) -> None:
-    """Names of sessions and turns are printable and short, so that logs and traces can hold them as they are."""
+def check_name(
+    field_name: str, name: str | None, limits: EdgeLimits = LIMITS, *, without: str = "to have one chosen"
+) -> None:
+    """Names of sessions and turns are printable and short, so that logs and traces can hold them as they are.
+
+    `without`: what the field is left out for.
+    """
     if name is None:
         return
     if not name:
-        raise invalid_field(field_name, "is empty; leave it out to have one chosen")
+        raise invalid_field(field_name, f"is empty; leave it out {without}")
     if len(name) > limits.name_chars_max:
         raise invalid_field(
             field_name,
@@ -186,7 +199,8 @@ def _check_input(given: InputDraft, limits: EdgeLimits) -> None:
             if not count:
                 raise invalid_field("chat.messages", "is empty", reason=EdgeReason.INPUT_MISSING)
             if count > limits.messages_max:
-                raise invalid_field("chat.messages", "are too many", value=count, limit=limits.messages_max)
+                message = f"are too many: at most {limits.messages_max}"
+                raise invalid_field("chat.messages", message, value=count, limit=limits.messages_max)
             _check_text("chat.messages", tuple(message.content for message in given.messages), limits)
 
 

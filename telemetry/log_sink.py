@@ -11,6 +11,7 @@ from engine.core.events import (
     Numbered,
     SessionClosed,
     SessionOpened,
+    SessionTruncated,
     SlotChanged,
     SlotState,
     StepAnswered,
@@ -44,9 +45,9 @@ class LogSink:
         self._session_traces: dict[SessionId, str] = {}
 
     def publish(self, events: tuple[Numbered, ...], now: float) -> None:
-        for numbered in events:
+        for place, numbered in enumerate(events):
             line = self._to_line(numbered)
-            if line is not None:
+            if line is not None and not _is_rewinding(numbered.event, events[place + 1 :]):
                 self._logger.log(line.level, "%s", line.text)
 
     def _to_line(self, numbered: Numbered) -> Line | None:
@@ -75,7 +76,7 @@ class LogSink:
             case SessionClosed():
                 facts: Facts = {"reason": event.reason.value, "history_len": event.history_len}
                 return self._of_session(event.session_id, "session_closed", facts)
-            case SlotChanged(target=SlotState.DEMOTED):
+            case SlotChanged(source=SlotState.HELD, target=SlotState.DEMOTED):
                 return self._of_session(event.session_id, "session_demoted", {"was": event.source.value})
             case TurnRetracted():
                 facts = {"rid": event.rid, "output_len": event.output_len}
@@ -113,6 +114,14 @@ class LogSink:
         named: Facts = {"session_id": session_id}
         trace: Facts = {"trace_id": self._session_traces.get(session_id, "")}
         return Line(logging.INFO, format_line(event, named | facts | trace))
+
+
+def _is_rewinding(event: CoreEvent, later: tuple[Numbered, ...]) -> bool:
+    """Whether a slot is let go because its session is cut, which is nothing that an operator has to hear of."""
+    if not isinstance(event, SlotChanged):
+        return False
+    own = (each.event for each in later if isinstance(each.event, SlotChanged | SessionTruncated))
+    return isinstance(next((each for each in own if each.uid == event.uid), None), SessionTruncated)
 
 
 def format_line(event: str, facts: Facts) -> str:

@@ -75,11 +75,12 @@ def check_queue(config: CoreConfig, lane: Lane, num_new_waiting: int) -> None:
 def pages_to_come(request: Request, page_size: int, new_token_ratio: float, num_pages: int) -> int:
     """Pages that a request, which has or would have `num_pages`, still needs for the tokens it has and those to come.
 
-    Of the tokens that it may still generate a share counts, at least one; all of them on its last attempt. Even then
-    this is never more than the empty pool, so a request that is alone always fits.
+    Of the tokens that it may still generate a share counts, at least those of one step; all on its last attempt.
+    Even then this is never more than the empty pool: a request that is alone always fits.
     """
+    left = request.max_tokens - request.output_len
     share = 1.0 if request.is_last_attempt else new_token_ratio
-    to_generate = max(1, int(share * (request.max_tokens - request.output_len)))
+    to_generate = max(min(1 + request.draft_tokens, left), int(share * left))
     return max(0, pages_for(request.known_len + to_generate, page_size) - num_pages)
 
 

@@ -20,7 +20,7 @@ class FinishReason(StrEnum):
 
 
 class AbortReason(StrEnum):
-    """Why a turn was rolled back."""
+    """Why a turn was broken off: rolled back, or cut where it was when it keeps what it was given."""
 
     CLIENT = "client"
     DISCONNECT = "disconnect"
@@ -90,11 +90,11 @@ class Fork:
     The point is the end of the finished turn `at_turn`, then cut to `at_len` tokens; with neither, all there is. The
     new session has the other's kind, namespace, idle timeout and priority. Turns of the other that run do not matter.
 
-        ordinary:   with `at_turn` the path to that turn, else the whole tree; every path is cut to `at_len`
+        ordinary:   with `at_turn` that turn and those above it, else the whole tree; every path is cut to `at_len`
         streaming:  the one line
 
-    Refused: SESSION_UNKNOWN, SESSION_EXISTS, SESSION_LIMIT, PARENT_UNKNOWN (no finished turn `at_turn`), LENGTH_INVALID
-    (`at_len` below 0 or past the end), HISTORY_LIMIT.
+    Refused: SESSION_UNKNOWN, SESSION_CLOSING, SESSION_EXISTS, SESSION_LIMIT, PARENT_UNKNOWN (no finished turn
+    `at_turn`), LENGTH_INVALID (`at_len` below 0 or past the end), HISTORY_LIMIT.
     """
 
     session_id: SessionId
@@ -111,7 +111,8 @@ class Truncate:
     In an ordinary session every path is cut: turns that begin at or behind `length` are forgotten, those that run past
     it are cut there. In a streaming one, turns that end behind `length` are forgotten by name.
 
-    Refused: SESSION_UNKNOWN, SESSION_BUSY (a turn runs or waits), LENGTH_INVALID (below 0, or past the longest path).
+    Refused: SESSION_UNKNOWN, SESSION_CLOSING, SESSION_BUSY (a turn runs or waits), LENGTH_INVALID (below 0, or past the
+    longest path).
     """
 
     session_id: SessionId
@@ -123,9 +124,9 @@ class Submit:
     """One turn. `input_ids` (int32 bytes) are the new ids only; the core puts the session's history before them.
 
     Refused, changing nothing: EMPTY_PROMPT, TOKEN_OUT_OF_RANGE, MAX_TOKENS_INVALID, SAMPLING_INVALID,
-    PRIORITY_INVALID, DRAFT_TOKENS_INVALID, PROMPT_EXCEEDS_CONTEXT, PROMPT_EXCEEDS_POOL, SESSION_UNKNOWN, SESSION_BUSY
-    (value: the running turn's id), SESSION_TURNS_LIMIT, SESSION_REQUIRED, STREAMING_APPENDS_ONLY, PARENT_*,
-    OFFSET_INVALID, TURN_EXISTS, HISTORY_LIMIT, QUEUE_FULL.
+    PRIORITY_INVALID, DRAFT_TOKENS_INVALID, PROMPT_EXCEEDS_CONTEXT, PROMPT_EXCEEDS_POOL, SESSION_UNKNOWN,
+    SESSION_CLOSING, SESSION_BUSY (value: the running turn's id), SESSION_TURNS_LIMIT, SESSION_REQUIRED,
+    STREAMING_APPENDS_ONLY, PARENT_*, OFFSET_INVALID, TURN_EXISTS, HISTORY_LIMIT, QUEUE_FULL.
     """
 
     rid: Rid

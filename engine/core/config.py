@@ -20,7 +20,7 @@ class CoreConfig:
     vocab_size: int
     eos_ids: tuple[int, ...] = ()
     chunk_tokens: int = 512
-    """Most query tokens of one request in a step."""
+    """Most query tokens of one request in a step, drafts not counted."""
     step_tokens: int = 2048
     """Most query tokens of a step."""
     running_max: int = 64

@@ -1,4 +1,4 @@
-"""The facade: the pure core behind seven verbs and a look-up."""
+"""The facade: the pure core behind a few verbs and look-ups."""
 
 from typing import assert_never
 
@@ -18,10 +18,11 @@ from engine.core.commands import (
 )
 from engine.core.config import CoreConfig
 from engine.core.endings import Endings
+from engine.core.errors import require
 from engine.core.events import EventLog, Numbered
 from engine.core.faults import Fault, plant_fault
 from engine.core.findings import CheckLevel, Report
-from engine.core.ids import SessionId, pages_for
+from engine.core.ids import SessionId, TurnId, pages_for
 from engine.core.intake import Intake
 from engine.core.invariants import Books, check_books
 from engine.core.lineage import Lineage
@@ -33,6 +34,7 @@ from engine.core.provenance import UnitHistory
 from engine.core.quarantine import quarantine_leaks
 from engine.core.queues import Queues
 from engine.core.radix import RadixTree
+from engine.core.request import Holding
 from engine.core.rows import PageTable
 from engine.core.scheduler import Scheduler
 from engine.core.session_cache import IdleSlots, SessionAwareCache
@@ -164,6 +166,8 @@ class Core:
         """
         histories = quarantine_leaks(self._pools, report)
         if histories:
+            left = {pool: self._pools.in_circulation(pool) for pool in self._pools.ledger.pools}
+            require(min(left.values()) > 0, f"nothing is left in circulation to serve with: {left}")
             self._endings.fit_pool(self._pools.in_circulation(PoolKind.FULL) * self.config.page_size, self._now)
         return histories
 
@@ -205,6 +209,8 @@ class Core:
         states: list[SessionState] = []
         for session in self._sessions.all():
             slot = slots.get(session.uid)
+            lessee = self._queues.live.get(slot.lessee) if slot is not None and slot.lessee is not None else None
+            kv = lessee.kv if lessee is not None else slot.kv if slot is not None else Holding()
             states.append(
                 SessionState(
                     session_id=session.session_id,
@@ -212,8 +218,8 @@ class Core:
                     history_len=session.history_len,
                     live_turns=len(session.live),
                     slot=slot.state if slot is not None else None,
-                    kv_committed_len=slot.kv.kv_committed_len if slot is not None else 0,
-                    pages=len(slot.kv.pages) if slot is not None else 0,
+                    kv_committed_len=kv.kv_committed_len,
+                    pages=len(kv.pages),
                 )
             )
         return tuple(states)
@@ -224,6 +230,10 @@ class Core:
         Raises Refusal: SESSION_UNKNOWN, and as `engine.core.turns.find_base`.
         """
         return find_base(self._sessions.find(session_id), point).ids
+
+    def has_turn(self, session_id: SessionId | None, turn_id: TurnId) -> bool:
+        """Whether a turn of that name is live, or finished and part of its session."""
+        return self._sessions.has_turn(session_id, turn_id)
 
     @property
     def has_work(self) -> bool:

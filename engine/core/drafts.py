@@ -4,6 +4,8 @@ from engine.core.ids import TOKEN_BYTES
 
 NGRAM_MAX = 3
 """Ids that must agree, at most; fewer when so many never occurred before."""
+LOOKBACK = 4096
+"""How many ids are looked at: what one turn may cost is the same however long its history."""
 SEARCHES_MAX = 32
 """Ids can be chosen so that their bytes agree between the edges of ids over and over: then it is given up."""
 
@@ -11,8 +13,9 @@ SEARCHES_MAX = 32
 def find_drafts(ids: bytes | bytearray, count: int) -> bytes:
     """`count` ids (int32 bytes) that followed the newest earlier occurrence of the last few of `ids`.
 
-    Empty when even the last id never occurred before. Costs a bounded number of searches of memory: O(len).
+    Empty when even the last id did not occur in the last LOOKBACK ids before. Costs a few searches in these.
     """
+    ids = ids[-LOOKBACK * TOKEN_BYTES :]
     for ngram in range(min(NGRAM_MAX, len(ids) // TOKEN_BYTES - 1), 0, -1):
         size = ngram * TOKEN_BYTES
         found = _rfind(ids, bytes(ids[-size:]), len(ids) - TOKEN_BYTES)

@@ -5,6 +5,7 @@ from engine.core.config import CoreConfig
 from engine.core.events import CommitRequested, EventLog, SessionClosed, TurnEnded, TurnRetracted, Usage
 from engine.core.pools import Pools
 from engine.core.prefix_cache import PrefixCache
+from engine.core.priorities import last_attempt_rank
 from engine.core.queues import Queues
 from engine.core.request import SETTLING, Phase, Request
 from engine.core.sessions import Session, SessionController
@@ -30,6 +31,7 @@ class Endings:
         sessions: SessionController,
         log: EventLog,
     ) -> None:
+        self._page_size = config.page_size
         self._retractions_max = config.retractions_max
         self._pools = pools
         self._queues = queues
@@ -98,13 +100,19 @@ class Endings:
         request.pending_samples = 0
         request.is_prompt_cached = False
         request.retractions += 1
-        request.is_last_attempt = request.retractions >= self._retractions_max
+        if request.retractions >= self._retractions_max:
+            request.is_last_attempt = True
+            request.rank = last_attempt_rank(request.rank)
         self._go(request, Phase.RETRACTING)
         self._log.emit(TurnRetracted(request.rid, request.output_len))
         self.settle(request)
 
     def fit_pool(self, pool_tokens: int, now: float) -> None:
-        """The pool has become smaller: turns that it can't hold to their end are cut, or end now."""
+        """The pool has become smaller: turns that it can't hold to their end are cut, or end now.
+
+        Those on their last attempt came in with room for all their tokens. From the first of them for which there is no
+        such room any more they may be retracted again, so that those before them can end.
+        """
         for request in tuple(self._queues.live.values()):
             if request.outcome is not None or request.phase is Phase.COMMITTING:
                 continue
@@ -116,6 +124,10 @@ class Endings:
                     f"{request.known_len} tokens and one to generate exceed the KV pool, which shrank to {pool_tokens}"
                 )
                 self.abort(request, AbortReason.FORWARD_FAILED, now, detail)
+        for request in self._queues.running:
+            if request.is_last_attempt:
+                pool_tokens -= request.prompt_len + request.max_tokens + self._page_size
+                request.is_last_attempt = pool_tokens >= 0
 
     # The shared ways out
 

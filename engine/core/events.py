@@ -116,7 +116,10 @@ class SessionTruncated:
 
 @dataclass(frozen=True, slots=True)
 class TurnsForgotten:
-    """Finished turns that are no longer part of their session: their names are free, and so are their records."""
+    """Finished turns that are no longer what they were: gone from their session, or cut. Their records are void.
+
+    The name of one that is gone is free. In an ordinary session one that was cut stays, shorter, under its name.
+    """
 
     session_id: SessionId
     turn_ids: tuple[TurnId, ...]
@@ -171,7 +174,8 @@ class TurnRetracted:
 class CommitRequested:
     """The turn is finished: the shell stores what must be stored, then answers CommitAck or CommitFailed.
 
-    `reason` is an AbortReason for a turn that was broken off and keeps what it was given.
+    `reason` is an AbortReason for a turn that was broken off and keeps what it was given. Until the answer comes the
+    turn keeps its pages, whoever needs them: the shell has to bound the time that it takes.
     """
 
     rid: Rid

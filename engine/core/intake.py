@@ -97,7 +97,8 @@ class Intake:
         self._pools.ledger.follow(request.owner, request.trace_id)
         self._queues.live[request.rid] = request
         self._queues.wait(request)
-        self._sessions.begin_turn(session, request.turn_id, LiveTurn(request.rid, turn.place, turn.ids))
+        prompt = turn.ids if session is not None and not session.streaming else b""
+        self._sessions.begin_turn(session, request.turn_id, LiveTurn(request.rid, turn.place, prompt))
         self._log.emit(
             TurnAccepted(
                 rid=request.rid,

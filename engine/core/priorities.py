@@ -4,6 +4,9 @@ from engine.core.errors import Refusal, RefusalReason
 
 PRIORITY_MAX = 1000
 
+FIRST = -(2**62)
+"""Before whatever arrival and priority can give."""
+
 Rank = tuple[int, int]
 """Lower goes first. Of equals the earlier arrival."""
 
@@ -21,3 +24,9 @@ def rank_of(arrival: int, priority: int, priority_arrivals: int) -> Rank:
     So it overtakes a bounded number of others and nobody starves, whatever the priorities of those that come.
     """
     return arrival - priority * priority_arrivals, arrival
+
+
+def last_attempt_rank(rank: Rank) -> Rank:
+    """Before all others that are not on their last attempt, and among those by arrival."""
+    _, arrival = rank
+    return FIRST, arrival

@@ -87,7 +87,7 @@ class Lane(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One submission. Made by the scheduler, changed by it and by the prefix cache that holds its KV."""
+    """One submission. Made by the intake, changed by the scheduler and by the prefix cache that holds its KV."""
 
     rid: Rid
     turn_id: TurnId
@@ -118,10 +118,12 @@ class Request:
     """Ids that plans in flight will yield, in this epoch."""
     is_prompt_cached: bool = False
     """Whether the prompt was offered to the prefix cache in this attempt."""
+    waits_for: "Request | None" = None
+    """While it waits: the one whose prompt will spare it a part of its own."""
     usage: Usage | None = None
     retractions: int = 0
     is_last_attempt: bool = False
-    """Was retracted as often as may be: it comes in again with room for all its tokens, and stays."""
+    """Was retracted as often as may be: it comes in again first, with room for all its tokens, and stays."""
     finish_reason: FinishReason | AbortReason | None = None
     """Why it commits."""
     finish_detail: str = ""
@@ -142,6 +144,12 @@ class Request:
     def is_committed(self) -> bool:
         """Whether it ended as part of its session, be it by an abort that keeps what it was given."""
         return self.outcome is not None and self.finish_reason is self.outcome
+
+    @property
+    def is_waiting_for_prompt(self) -> bool:
+        """Whether what it waits for is still being computed."""
+        other = self.waits_for
+        return other is not None and other.phase is Phase.RUNNING and not other.is_prompt_cached
 
     def next_query_len(self) -> int:
         """Tokens that a next plan could compute: those that are known, or the one id that a plan in flight will sample.

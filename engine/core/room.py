@@ -15,8 +15,8 @@ from engine.core.rows import PageTable
 class Room:
     """Those of lower rank get room first, and the one of highest rank is retracted when there is none.
 
-    A turn on its last attempt came in with room for all its tokens. It is not retracted any more, and takes its room
-    from whoever else uses it: so each turn is retracted a bounded number of times.
+    A turn on its last attempt ranks before all others and came in with room for all its tokens: it is not retracted any
+    more, and takes its room from whoever else uses it. So each turn is retracted a bounded number of times.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Room:
         kv.pages.extend(granted[0])
 
     def _retract_for(self, request: Request) -> bool:
-        """Retracts one. False when what drains or settles will do, or nobody has to give way."""
-        if self._queues.is_settling or self._pools.draining:
+        """Retracts one. False when what comes back by itself will do, or nobody has to give way."""
+        if self._queues.is_settling or self._pools.draining or self._has_guesses_in_flight():
             return False
         victim = self._find_victim(request)
         if victim is None:
@@ -109,10 +109,17 @@ class Room:
         self.ratio.raise_()
         return True
 
+    def _has_guesses_in_flight(self) -> bool:
+        """Whether pages that hold drafts come back once their plan is answered: nobody gives way for a guess."""
+        return any(
+            running.draft_tokens > 0 and running.kv.kv_allocated_len > running.known_len
+            for running in self._queues.running
+        )
+
     def _find_victim(self, request: Request) -> Request | None:
         for victim in reversed(self._queues.running):
-            if victim.rank <= request.rank and not request.is_last_attempt:
+            if victim.rank <= request.rank:
                 return None
-            if victim is not request and not victim.is_last_attempt:
+            if not victim.is_last_attempt:
                 return victim
         return None

@@ -19,6 +19,9 @@ from engine.core.room import Room
 from engine.core.rows import PageTable
 from engine.core.stops import finish_reason
 
+Share = tuple[Request, int]
+"""A request that is in the plan being made, and how many tokens it computes."""
+
 RUNNING = Phase.RUNNING
 """Looked up once: asking an enum for a member costs as much as a call, and every row of every step asks."""
 
@@ -71,22 +74,22 @@ class Scheduler:
             return None
         step = StepNo(self._steps + 1)
         self._pools.ledger.set_step(step)
-        rows: list[PlanRow] = []
-        budget = self._plan_running(rows, self._config.step_tokens)
-        self._plan_waiting(rows, budget)
-        if not rows:
+        chosen: list[Share] = []
+        budget, is_tight = self._choose_running(chosen, self._config.step_tokens)
+        budget = self._choose_waiting(chosen, budget)
+        if not chosen:
             self._pools.ledger.set_step(StepNo(self._steps))
             return None
-        self._steps = step
-        plan = StepPlan(step, self._config.page_size, tuple(rows))
+        plan = StepPlan(step, self._config.page_size, self._make_rows(step, chosen, 0 if is_tight else budget))
         assert_well_formed(plan)
+        self._steps = step
         self._in_flight.append(plan)
         self._room.ratio.lower()
-        self._log.emit(StepPlanned(step, len(rows), plan.num_tokens))
+        self._log.emit(StepPlanned(step, len(plan.rows), plan.num_tokens))
         return plan
 
-    def _plan_running(self, rows: list[PlanRow], budget: int) -> int:
-        """Rows for those that run, in order of rank. Returns the tokens left in the budget."""
+    def _choose_running(self, chosen: list[Share], budget: int) -> tuple[int, bool]:
+        """Shares for those that run, in order of rank. Returns what is left of the budget, and whether one got none."""
         is_tight = False  # once one of lower rank went without, those behind it take no new pages
         running = tuple(self._queues.running)
         num_behind = len(running)
@@ -105,70 +108,91 @@ class Scheduler:
             if query_len == 0:
                 continue
             missing = self._room.missing(request, query_len)
-            if missing > 0:
-                if is_tight and not request.is_last_attempt:
-                    continue
-                if not self._room.grow(request, missing):
-                    is_tight = True
-                    continue
-            may_guess = request.draft_tokens > 0 and not is_tight
-            drafts = self._find_drafts(request, query_len, own_budget) if may_guess else b""
-            row = self._row(request, query_len, drafts)
-            rows.append(row)
-            budget -= row.query_len
+            if missing > 0 and (is_tight or not self._room.grow(request, missing)):
+                is_tight = True
+                continue
+            chosen.append((request, query_len))
+            budget -= query_len
+        return budget, is_tight
+
+    def _choose_waiting(self, chosen: list[Share], budget: int) -> int:
+        """Admits those that wait, in the order of their lanes, until one does not fit. Returns what is left."""
+        skipped = dict.fromkeys(Lane, 0)
+        for running, query_len in chosen:
+            self._queues.serve(running, query_len)
+        while budget > 0 and len(self._queues.running) < self._config.running_max:
+            request = self._queues.next_waiting(skipped)
+            if request is None:
+                break
+            if request.is_waiting_for_prompt:
+                skipped[request.lane] += 1
+                continue
+            probe = self._cache.probe(request)
+            if not probe.is_ready or self._waits_for_prompt(request, probe):
+                skipped[request.lane] += 1
+                continue
+            if not self._room.fits(request, probe):
+                break
+            self._admit(request, probe)
+            query_len = min(request.next_query_len(), self._config.chunk_tokens, budget)
+            missing = self._room.missing(request, query_len)
+            has_room = missing <= 0 or self._room.grow(request, missing)
+            assert has_room, f"rid {request.rid}: fitted, and then had no room for {query_len} tokens"
+            chosen.append((request, query_len))
+            self._queues.serve(request, query_len)
+            budget -= query_len
         return budget
 
-    def _find_drafts(self, request: Request, query_len: int, budget: int) -> bytes:
+    def _waits_for_prompt(self, request: Request, probe: Probe) -> bool:
+        """Whether another's prompt, which is being computed now, will spare this one a good part of its own.
+
+        Only one of lower rank, and only when less of it is left to compute than this one would have to.
+        """
+        request.waits_for = None
+        if probe.tokens_from_slot > 0:
+            return False
+        page_size = self._config.page_size
+        page_bytes = page_size * TOKEN_BYTES
+        for other in self._queues.running:
+            if other.is_prompt_cached or other.namespace != request.namespace or other.rank > request.rank:
+                continue
+            if other.ids[:page_bytes] != request.ids[:page_bytes] or not self._cache.shares_prompt(other):
+                continue
+            usable = min(other.prompt_len, request.known_len - 1) * TOKEN_BYTES
+            num_shared = shared_pages(bytes(other.ids[:usable]), bytes(request.ids[:usable]), page_bytes)
+            spared = num_shared * page_size - probe.tokens_from_tree
+            left = other.prompt_len - other.kv.kv_allocated_len
+            own = request.known_len - probe.tokens_from_tree
+            if spared >= self._config.prefix_wait_tokens and left <= own:
+                request.waits_for = other
+                return True
+        return False
+
+    def _make_rows(self, step: StepNo, chosen: list[Share], budget: int) -> tuple[PlanRow, ...]:
+        """The rows of a plan. Drafts get what is left when everybody has a share: nobody goes without for a guess."""
+        rows: list[PlanRow] = []
+        for request, query_len in chosen:
+            drafts = b""
+            if request.draft_tokens > 0 and budget > 0:
+                drafts = self._find_drafts(request, budget)
+                budget -= count_ids(drafts)
+                self._queues.serve(request, count_ids(drafts))
+            rows.append(self._row(step, request, query_len, drafts))
+        return tuple(rows)
+
+    def _find_drafts(self, request: Request, budget: int) -> bytes:
         """Guesses for a turn that decodes: never more than it may still generate, or than there is spare room for."""
-        if query_len > 1 or request.output_len == 0:
-            return b""
+        if request.output_len == 0 or request.kv.kv_allocated_len < request.known_len - 1:
+            return b""  # it computes its prompt, or its own ids again after a retraction
         left = request.max_tokens - request.output_len - 1
-        most = min(request.draft_tokens, left, budget - 1, self._config.chunk_tokens - 1)
+        most = min(request.draft_tokens, left, budget)
         drafts = find_drafts(request.ids, most) if most > 0 else b""
         if not drafts:
             return b""
         spare = self._room.grow_spare(request, 1 + count_ids(drafts))
         return drafts[: (spare - 1) * TOKEN_BYTES]
 
-    def _plan_waiting(self, rows: list[PlanRow], budget: int) -> None:
-        """Admits those that wait, in the order of their lanes, until one does not fit."""
-        skipped = dict.fromkeys(Lane, 0)
-        while budget > 0 and len(self._queues.running) < self._config.running_max:
-            request = self._queues.next_waiting(skipped)
-            if request is None:
-                return
-            probe = self._cache.probe(request)
-            if not probe.is_ready or self._waits_for_prompt(request, probe):
-                skipped[request.lane] += 1
-                continue
-            if not self._room.fits(request, probe):
-                return
-            self._admit(request, probe)
-            query_len = min(request.next_query_len(), self._config.chunk_tokens, budget)
-            missing = self._room.missing(request, query_len)
-            has_room = missing <= 0 or self._room.grow(request, missing)
-            assert has_room, f"rid {request.rid}: fitted, and then had no room for {query_len} tokens"
-            rows.append(self._row(request, query_len))
-            budget -= query_len
-
-    def _waits_for_prompt(self, request: Request, probe: Probe) -> bool:
-        """Whether another's prompt, which is being computed now, will spare this one a good part of its own."""
-        if probe.tokens_from_slot > 0:
-            return False
-        page_bytes = self._config.page_size * TOKEN_BYTES
-        for other in self._queues.running:
-            if other.is_prompt_cached or other.namespace != request.namespace:
-                continue
-            if other.ids[:page_bytes] != request.ids[:page_bytes] or not self._cache.shares_prompt(other):
-                continue
-            usable = min(other.prompt_len, request.known_len - 1) * TOKEN_BYTES
-            num_shared = shared_pages(bytes(other.ids[:usable]), bytes(request.ids[:usable]), page_bytes)
-            spared = num_shared * self._config.page_size - probe.tokens_from_tree
-            if spared >= self._config.prefix_wait_tokens:
-                return True
-        return False
-
-    def _row(self, request: Request, query_len: int, drafts: bytes = b"") -> PlanRow:
+    def _row(self, step: StepNo, request: Request, query_len: int, drafts: bytes) -> PlanRow:
         kv, known_len, num_drafts = request.kv, request.known_len, count_ids(drafts) if drafts else 0
         req_pool_idx = kv.req_pool_idx
         assert req_pool_idx is not None, f"rid {request.rid} runs without a row"
@@ -178,9 +202,8 @@ class Scheduler:
         samples = stop >= known_len
         kv.kv_allocated_len = stop + num_drafts
         request.in_flight += 1
-        request.last_step = StepNo(self._steps + 1)
+        request.last_step = step
         request.pending_samples += samples
-        self._queues.serve(request, query_len + num_drafts)
         input_ids = b"" if uses_sampled else bytes(request.ids[start * TOKEN_BYTES : stop * TOKEN_BYTES])
         return PlanRow(  # by position: names cost half as much again
             request.rid,

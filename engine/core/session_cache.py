@@ -217,19 +217,21 @@ class SessionAwareCache:
     # Coming back
 
     def commit(self, request: Request) -> None:
-        slot = self._lent_slot(request)
-        if slot is not None:
-            self._take_back(slot, request, Move.PARK)
-        elif self._slot_of(request) is None:
+        slot = self._slot_of(request)
+        if slot is None:
             self._inner.commit(request)
-        # else: cut and committed while it waited, retracted: its KV is back in the slot already
+        elif slot.lessee == request.rid:
+            self._take_back(slot, request, Move.PARK)
+        elif slot.state is SlotState.EMPTY:
+            # Cut and committed while it waited, retracted: what KV it left came back before, and was of no history yet.
+            self._change(slot, SlotState.DEMOTED)
 
     def roll_back(self, request: Request) -> None:
-        slot = self._lent_slot(request)
-        if slot is not None:
-            self._take_back(slot, request, Move.RETURN)
-        elif self._slot_of(request) is None:
+        slot = self._slot_of(request)
+        if slot is None:
             self._inner.roll_back(request)
+        elif slot.lessee == request.rid:
+            self._take_back(slot, request, Move.RETURN)
 
     def _take_back(self, slot: SessionSlot, request: Request, move: Move) -> None:
         """Puts a lessee's KV of the session's history back into its slot and frees what is behind that.

@@ -9,7 +9,7 @@ from engine.core.errors import Refusal, RefusalReason, require
 from engine.core.events import EventLog, SessionOpened, TurnsForgotten
 from engine.core.ids import Rid, SessionId, TurnId, count_ids, slice_ids
 from engine.core.priorities import check_priority
-from engine.core.turn_tree import LiveTurn, TurnNode, cut_nodes, longest, path_nodes
+from engine.core.turn_tree import LiveTurn, Nodes, TurnNode, cut_nodes, longest, path_nodes
 
 HEAP_SLACK = 64
 
@@ -49,11 +49,6 @@ class Session:
         """The ids of a streaming session, or of an ordinary one's longest path: O(nodes + length)."""
         node = longest(self.nodes.values())
         return self.history if node is None else node.path_ids()
-
-    @property
-    def last_turn(self) -> TurnId | None:
-        """Of a streaming session."""
-        return next(reversed(self.ends)) if self.ends else None
 
     @property
     def stored_len(self) -> int:
@@ -112,11 +107,12 @@ class SessionController:
 
     def _check_name(self, name: SessionId, field_name: str) -> None:
         if name in self._sessions:
-            message = f"session {name!r} is open already"
+            message = f"session {name!r} is open already; choose another name, or close it first"
             raise Refusal(RefusalReason.SESSION_EXISTS, message, field=field_name, value=name)
         if len(self._sessions) >= self._config.sessions_max:
             limit = self._config.sessions_max
-            raise Refusal(RefusalReason.SESSION_LIMIT, f"{limit} sessions are open, the most allowed", limit=limit)
+            message = f"{limit} sessions are open, the most allowed; close some, or let them expire"
+            raise Refusal(RefusalReason.SESSION_LIMIT, message, limit=limit)
 
     def _begin(self, session: Session) -> Session:
         self._opened = session.uid
@@ -128,14 +124,16 @@ class SessionController:
 
     # Forking and truncating
 
-    def fork(self, command: Fork, cut_len: int, now: float) -> Session:
-        """Opens a session with the first `cut_len` tokens of another, or of its path to `at_turn`.
+    def fork(self, command: Fork, end: int, now: float) -> Session:
+        """Opens a session with what another has: a streaming one's first `end` tokens, or an ordinary one's tree.
 
         Refused: SESSION_EXISTS, SESSION_LIMIT, HISTORY_LIMIT. The source and the point were found before.
         """
         source = self._sessions[command.session_id]
         self._check_name(command.new_session_id, "new_session_id")
-        at = source.nodes[command.at_turn] if command.at_turn is not None and not source.streaming else None
+        nodes: Nodes = source.nodes
+        if command.at_turn is not None and not source.streaming:
+            nodes = path_nodes(source.nodes[command.at_turn])
         session = Session(
             session_id=command.new_session_id,
             uid=self._opened + 1,
@@ -145,9 +143,9 @@ class SessionController:
             priority=source.priority,
             trace_id=command.trace_id,
             idle_since=now,
-            history=slice_ids(source.history, 0, cut_len),
-            ends={name: end for name, end in source.ends.items() if end <= cut_len},
-            nodes=cut_nodes(source.nodes if at is None else path_nodes(at), cut_len),
+            history=slice_ids(source.history, 0, end),
+            ends={name: turn_end for name, turn_end in source.ends.items() if turn_end <= end},
+            nodes=dict(nodes) if command.at_len is None else cut_nodes(nodes, end),
         )
         self._check_stored(session.stored_len)
         return self._begin(session)
@@ -183,12 +181,22 @@ class SessionController:
     # Finding
 
     def find(self, session_id: SessionId) -> Session:
-        """Refused: SESSION_UNKNOWN, also for a session that is closing."""
+        """Refused: SESSION_UNKNOWN, SESSION_CLOSING."""
         session = self._sessions.get(session_id)
-        if session is None or session.closing is not None:
+        if session is None:
             message = f"no open session {session_id!r}"
             raise Refusal(RefusalReason.SESSION_UNKNOWN, message, field="session_id", value=session_id)
+        if session.closing is not None:
+            message = f"session {session_id!r} is closing and takes no more turns; open another one"
+            raise Refusal(RefusalReason.SESSION_CLOSING, message, field="session_id", value=session_id)
         return session
+
+    def has_turn(self, session_id: SessionId | None, turn_id: TurnId) -> bool:
+        """Whether a turn of that name is live, or finished and part of its session."""
+        if session_id is None:
+            return turn_id in self._stateless
+        session = self._sessions.get(session_id)
+        return session is not None and session.has_turn(turn_id)
 
     def get(self, session_id: SessionId) -> Session | None:
         return self._sessions.get(session_id)
@@ -224,18 +232,22 @@ class SessionController:
         name, num_live = session.session_id, len(session.live) - num_aborted
         num_nodes = len(session.nodes) - num_forgotten
         if num_live >= turns:
-            message = f"session {name!r} runs {num_live} turns, the most allowed is {turns}"
+            message = f"session {name!r} runs {num_live} turns, the most allowed is {turns}; wait for one to end"
             raise Refusal(RefusalReason.SESSION_TURNS_LIMIT, message, value=num_live, limit=turns)
         if num_nodes + num_live >= nodes_max and not session.streaming:
-            message = f"session {name!r} remembers {num_nodes} turns, the most allowed is {nodes_max}"
+            message = (
+                f"session {name!r} remembers {num_nodes} turns, the most allowed is {nodes_max}; truncate it, or fork "
+                "it at a turn"
+            )
             raise Refusal(RefusalReason.SESSION_TURNS_LIMIT, message, value=num_nodes, limit=nodes_max)
 
     def _check_stored(self, added: int) -> None:
         limit = self._config.history_tokens_max
         if self._stored_tokens + added > limit or self._stored_tokens >= limit:
+            more = f", with {added} more" if added else ""
             message = (
-                f"the histories of all sessions have {self._stored_tokens} tokens, {added} more would be over the "
-                f"limit of {limit}; close sessions that are not needed"
+                f"the histories of all sessions have {self._stored_tokens} tokens{more}; the limit is {limit}: close "
+                "or truncate sessions"
             )
             raise Refusal(RefusalReason.HISTORY_LIMIT, message, value=self._stored_tokens, limit=limit)
 

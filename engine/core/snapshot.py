@@ -54,7 +54,9 @@ class SessionState:
     live_turns: int
     slot: SlotState | None
     kv_committed_len: int
+    """Tokens of KV that the slot holds, or has lent to its turn."""
     pages: int
+    """The same, in pages of its own."""
 
 
 @dataclass(frozen=True, slots=True)

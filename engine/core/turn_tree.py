@@ -13,7 +13,7 @@ class TurnNode:
         parent's path:  | kept ...... parent_len | left out |
         this path:      | kept ...... parent_len | own input ..... input_len | own output |
 
-    Immutable, so forks of a session share it.
+    Immutable: what is cut is made anew, and shares its ids.
     """
 
     turn_id: TurnId
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class LiveTurn:
-    """A turn that runs or waits. `prompt`: the ids of its path, without output."""
+    """A turn that runs or waits. `prompt`: in an ordinary session, the ids of its path without output; else empty."""
 
     rid: Rid
     place: Place
@@ -89,15 +89,14 @@ def cut_nodes(nodes: Nodes, length: int) -> dict[TurnId, TurnNode]:
     than the parent keeps of its own (an offset): it outlives the parent then, and hangs where the parent hung.
     """
     left: dict[TurnId, TurnNode] = {}
+    homes: dict[TurnId, TurnNode | None] = {}  # name → what is left of that node, or else of the nearest one above it
     for name, node in nodes.items():
+        above = homes[node.parent.turn_id] if node.parent is not None else None
         if node.parent_len >= length:
+            homes[name] = above
             continue
-        parent = node.parent
-        while parent is not None and parent.turn_id not in left:
-            parent = parent.parent
         own_ids = slice_ids(node.own_ids, 0, length - node.parent_len)
-        above = left[parent.turn_id] if parent is not None else None
-        left[name] = TurnNode(name, above, node.parent_len, min(node.input_len, length), own_ids)
+        homes[name] = left[name] = TurnNode(name, above, node.parent_len, min(node.input_len, length), own_ids)
     return left
 
 

@@ -48,7 +48,7 @@ class CompiledTurn:
 
 
 def find_base(session: Session, point: Point) -> Base:
-    """The base of a turn, by page: mode, parent, then `drop_previous_output`, then `offset`.
+    """The base of a turn: by mode and parent, then by `drop_previous_output`, then by `offset`.
 
         append to p    p.input + p.output      p must be finished
         replace p      p.input + p.output      p.input alone when p still runs: its output was never committed
@@ -97,7 +97,7 @@ def _refused_parent(reason: RefusalReason, message: str, parent: TurnId) -> Refu
 def _check_streaming(session: Session, point: Point) -> None:
     """What a client was told can't be rewritten."""
     asked = {
-        "parent_turn_id": point.parent is not None and point.parent != session.last_turn,
+        "parent_turn_id": point.parent is not None and session.ends.get(point.parent) != session.history_len,
         "mode": point.mode is not TurnMode.APPEND,
         "offset": point.offset is not None and (point.offset != 0 or session.history_len > 0),
         "drop_previous_output": point.drop_previous_output,

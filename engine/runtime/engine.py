@@ -224,7 +224,7 @@ class LocalEngine:
             raise
         except (Refusal, StreamRefusal, EngineClosed) as failure:
             self._turns.refuse(rid, failure)
-            raise _name_forgotten(failure, turn) from None
+            raise
         return stream
 
     async def attach(self, session_id: SessionId | None, turn_id: TurnId, content: bytes) -> LiveStream | None:
@@ -233,7 +233,7 @@ class LocalEngine:
         if live is not None:
             _require_content(turn_id, live.request.content, content)
             return self._turns.attach(live)
-        record = self._records.find(session_id, turn_id)
+        record = self._find_record(session_id, turn_id)
         if record is None:
             return None
         _require_content(turn_id, record.content, content)
@@ -246,12 +246,22 @@ class LocalEngine:
         if live is not None:
             _require_held(live.feed.output.packed_ids(), from_token, held_digest)
             return self._turns.attach(live, from_token)
-        record = self._records.find(session_id, turn_id)
+        record = self._find_record(session_id, turn_id)
         if record is None:
             message = f"there is no turn {turn_id!r} to resume: it never ran, was rolled back, or is long over"
             raise StreamRefusal(StreamReason.TURN_UNKNOWN, message, field="turn_id", value=turn_id)
         _require_held(record.output_ids, from_token, held_digest)
         return self._replay(record, from_token)
+
+    def _find_record(self, session_id: SessionId | None, turn_id: TurnId) -> TurnRecord | None:
+        """Of a turn that is not alive. Raises StreamRefusal, TURN_FORGOTTEN, for one that only its session remembers.
+
+        That is one of long ago, one that the session was forked with, and one that a Truncate has cut through.
+        """
+        record = self._records.find(session_id, turn_id)
+        if record is None and session_id is not None and self._core.has_turn(session_id, turn_id):
+            raise forgotten(turn_id)
+        return record
 
     def _replay(self, record: TurnRecord, from_token: int) -> LiveStream:
         feed = self._new_feed(record.stop_strings, lambda: None)
@@ -339,12 +349,6 @@ def _to_submit(rid: Rid, turn: TurnRequest) -> Submit:
         trace_id=turn.trace_id,
         **asdict(turn.options),
     )
-
-
-def _name_forgotten(failure: Refusal | StreamRefusal | EngineClosed, turn: TurnRequest) -> Exception:
-    """The core still knows a finished turn of which no record is kept."""
-    is_finished = isinstance(failure, Refusal) and failure.reason is RefusalReason.TURN_EXISTS
-    return forgotten(turn.turn_id) if is_finished and turn.content else failure
 
 
 def _require_content(turn_id: TurnId, content: bytes, other: bytes) -> None:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Protocol, Self
 
 from engine.core.commands import AbortReason, FinishReason, Fork, Lengths, OnAbort, TurnMode
+from engine.core.errors import Refusal
 from engine.core.events import Usage
 from engine.core.faults import Fault
 from engine.core.findings import Report
@@ -163,6 +164,23 @@ class StreamRefusal(Exception):
         self.field = field
         self.value = value
         self.limit = limit
+
+
+Failure = EngineClosed | StreamRefusal | Refusal
+"""How a stream ends that has no Finished."""
+
+
+def again(failure: Failure) -> Failure:
+    """The same failure for one more to raise: what several raise collects the traceback of each."""
+    match failure:
+        case EngineClosed():
+            return type(failure)(*failure.args)
+        case StreamRefusal():
+            facts = (failure.field, failure.value, failure.limit)
+            return StreamRefusal(failure.reason, failure.message, field=facts[0], value=facts[1], limit=facts[2])
+        case Refusal():
+            facts = (failure.field, failure.value, failure.limit)
+            return Refusal(failure.reason, failure.message, field=facts[0], value=facts[1], limit=facts[2])
 
 
 class TurnStream(Protocol):

@@ -9,7 +9,7 @@ from engine.core.errors import Refusal, RefusalReason
 from engine.core.faults import Fault
 from engine.core.ids import Rid
 from engine.core.provenance import UnitHistory
-from engine.runtime.handle import Base, EngineClosed
+from engine.runtime.handle import Base, EngineClosed, again
 
 Answered = Open | Close | Fork | Truncate | Submit | Fault
 """Commands, and faults to plant, whose sender waits for the core's answer."""
@@ -48,7 +48,7 @@ class Inbox:
         With `base`: raises StreamRefusal, HISTORY_MOVED, when the turn would follow something else by then.
         """
         if self._closed is not None:
-            raise self._closed
+            raise again(self._closed)
         num_commands = len(self._waiting) - len(self._aborting)
         if num_commands >= self._size_max:
             message = f"{num_commands} commands wait already"
@@ -98,4 +98,4 @@ class Inbox:
         self._closed = reason
         while (taken := self.take()) is not None:
             if isinstance(taken, Posted) and not taken.reply.done():
-                taken.reply.set_exception(reason)
+                taken.reply.set_exception(again(reason))

@@ -130,7 +130,7 @@ class TurnRecords:
 
 
 def forgotten(turn_id: TurnId) -> StreamRefusal:
-    message = f"turn {turn_id!r} is finished, and its stream is no longer kept"
+    message = f"turn {turn_id!r} is part of its session, and its stream is not kept; what it left can be gone on from"
     return StreamRefusal(StreamReason.TURN_FORGOTTEN, message, field="turn_id", value=turn_id)
 
 

@@ -4,11 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Self
 
-from engine.core.errors import Refusal
-from engine.runtime.handle import EngineClosed, Finished, Started, StreamReason, StreamRefusal, TurnEvent
+from engine.runtime.handle import Failure, Finished, Started, StreamReason, StreamRefusal, TurnEvent, again
 from engine.runtime.output import TurnOutput
-
-Failure = EngineClosed | StreamRefusal | Refusal
 
 
 class TurnFeed:
@@ -104,7 +101,7 @@ class LiveStream:
         while True:
             failure = self._failure or self._feed.failure
             if failure is not None:
-                raise failure
+                raise again(failure)
             if self._has_left or self._has_finished:
                 raise StopAsyncIteration
             event = self._take()

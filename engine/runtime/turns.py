@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from engine.core.commands import AbortReason, FinishReason
 from engine.core.ids import Rid, SessionId, TurnId
-from engine.runtime.handle import Finished, Started, TurnRequest
-from engine.runtime.streams import Failure, LiveStream, TurnFeed
+from engine.runtime.handle import Failure, Finished, Started, TurnRequest
+from engine.runtime.streams import LiveStream, TurnFeed
 
 
 @dataclass(slots=True)

@@ -93,7 +93,8 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetConfig(self, request, context):
-        """The configuration in force. Answers while the model loads, too.
+        """The configuration in force: with the port that was taken and, once the model is loaded, the context that it allows.
+        Answers while the model loads, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,9 @@ class AdminStub:
     Check: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CheckRequest, _admin_pb2.CheckResponse]
     """Proves the books page by page, now, and says what does not hold. Takes time that grows with the pool."""
     GetConfig: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.GetConfigResponse]
-    """The configuration in force. Answers while the model loads, too."""
+    """The configuration in force: with the port that was taken and, once the model is loaded, the context that it allows.
+    Answers while the model loads, too.
+    """
     Explain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]
     """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
     Snapshot: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SnapshotRequest, _admin_pb2.SnapshotResponse]
@@ -58,7 +60,9 @@ class AdminAsyncStub(AdminStub):
     Check: _aio.UnaryUnaryMultiCallable[_admin_pb2.CheckRequest, _admin_pb2.CheckResponse]  # type: ignore[assignment]
     """Proves the books page by page, now, and says what does not hold. Takes time that grows with the pool."""
     GetConfig: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.GetConfigResponse]  # type: ignore[assignment]
-    """The configuration in force. Answers while the model loads, too."""
+    """The configuration in force: with the port that was taken and, once the model is loaded, the context that it allows.
+    Answers while the model loads, too.
+    """
     Explain: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]  # type: ignore[assignment]
     """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
     Snapshot: _aio.UnaryUnaryMultiCallable[_admin_pb2.SnapshotRequest, _admin_pb2.SnapshotResponse]  # type: ignore[assignment]
@@ -97,7 +101,9 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetConfigRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetConfigResponse, _abc.Awaitable[_admin_pb2.GetConfigResponse]]:
-        """The configuration in force. Answers while the model loads, too."""
+        """The configuration in force: with the port that was taken and, once the model is loaded, the context that it allows.
+        Answers while the model loads, too.
+        """
 
     @_abc_1.abstractmethod
     def Explain(

@@ -103,7 +103,7 @@ class GenerateRequest(_message.Message):
     """The client's name for the turn, unique in its session. Absent: the server chooses one."""
     parent_turn_id: _builtins.str
     """Ordinary sessions: the finished turn to append to, or any turn to replace what follows it. Absent: a new root of the
-    session's tree. Streaming sessions always append to their last turn, and refuse this field.
+    session's tree. Streaming sessions always append to their last turn: they take its name here, and refuse any other.
     """
     mode: Global___TurnMode.ValueType
     """Ordinary sessions: what becomes of the turns that follow the parent. Streaming sessions only append."""

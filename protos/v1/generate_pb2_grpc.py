@@ -64,9 +64,10 @@ class GenerateServicer:
         (queue full). A turn that is aborted gets `finished` with FINISH_REASON_ABORT, then ABORTED or DEADLINE_EXCEEDED.
 
         A turn id makes the call repeatable. Sent again with the same content it attaches to the running turn, or replays the
-        finished one, from its first token; with other content it is refused: ALREADY_EXISTS. A turn that was rolled back
-        frees its id: the next call runs it anew, as the next attempt. A stream that is lost detaches such a turn: it runs on
-        for a grace time, in which Resume finds it, and is aborted then.
+        finished one, from its first token; with other content it is refused: ALREADY_EXISTS; and FAILED_PRECONDITION
+        (TURN_FORGOTTEN) when only its session remembers it. A turn that was rolled back frees its id: the next call runs it
+        anew, as the next attempt. A stream that is lost detaches such a turn: it runs on for a grace time, in which Resume
+        finds it, and is aborted then.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -77,7 +78,8 @@ class GenerateServicer:
         """Goes on with a turn whose stream was lost: `started` again, then the tokens from the one asked for. Turns that run can
         be resumed, and for some time those that have finished: the last 8 of each open session, and those without a session
         for a minute. NOT_FOUND (TURN_UNKNOWN: never ran, or was rolled back), FAILED_PRECONDITION (TURN_FORGOTTEN: it
-        finished too long ago), ABORTED (ATTEMPT_CHANGED: the ids held are of another attempt).
+        is part of its session and finished too long ago, ran in the session that this one was forked from, or was cut by
+        Truncate), ABORTED (ATTEMPT_CHANGED: the ids held are of another attempt).
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """

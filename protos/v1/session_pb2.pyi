@@ -64,7 +64,7 @@ class OpenRequest(_message.Message):
     session_id: _builtins.str
     """The client's name for the session, unique while it is open. Absent: the server chooses one."""
     streaming: _builtins.bool
-    """A streaming session only appends: its turns name no parent, one runs at a time, and its KV stays with it between
+    """A streaming session only appends: its turns follow its end, one runs at a time, and its KV stays with it between
     turns. An ordinary session (false) is a tree of turns, whose KV is kept in the prefix cache like anyone's.
     """
     idle_timeout_s: _builtins.float
@@ -127,7 +127,9 @@ class CloseRequest(_message.Message):
     session_id: _builtins.str
     """Its name."""
     drain: _builtins.bool
-    """Lets turns that run or wait finish first; new ones are refused meanwhile. A later Close without it aborts them."""
+    """Lets turns that run or wait finish first; new ones are refused meanwhile (SESSION_CLOSING). A later Close without it
+    aborts them.
+    """
     def __init__(
         self,
         *,
@@ -425,7 +427,9 @@ class TruncateResponse(_message.Message):
     session_len: _builtins.int
     """Tokens that it consists of; of an ordinary session, those of its longest path."""
     kv_tokens: _builtins.int
-    """How many of them, from the first, still have their KV. The next turn computes the others."""
+    """How many of them, from the first, still have their KV. The next turn computes the others. 0 while the KV of a turn that
+    has just been aborted is on its way back, although some of it may be kept.
+    """
     def __init__(
         self,
         *,

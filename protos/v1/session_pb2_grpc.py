@@ -112,7 +112,9 @@ class SessionServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Truncate(self, request, context):
-        """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten.
+        """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten. A turn
+        of an ordinary session that the cut goes through stays, as a shorter parent under its name, and can not be replayed any
+        more (TURN_FORGOTTEN).
         ABORTED (SESSION_BUSY) while a turn runs or waits, NOT_FOUND, OUT_OF_RANGE (LENGTH_INVALID).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

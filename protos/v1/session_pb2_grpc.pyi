@@ -53,7 +53,9 @@ class SessionStub:
     (the new name), OUT_OF_RANGE (LENGTH_INVALID), RESOURCE_EXHAUSTED (too many sessions, or too much history).
     """
     Truncate: _grpc.UnaryUnaryMultiCallable[_session_pb2.TruncateRequest, _session_pb2.TruncateResponse]
-    """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten.
+    """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten. A turn
+    of an ordinary session that the cut goes through stays, as a shorter parent under its name, and can not be replayed any
+    more (TURN_FORGOTTEN).
     ABORTED (SESSION_BUSY) while a turn runs or waits, NOT_FOUND, OUT_OF_RANGE (LENGTH_INVALID).
     """
 
@@ -82,7 +84,9 @@ class SessionAsyncStub(SessionStub):
     (the new name), OUT_OF_RANGE (LENGTH_INVALID), RESOURCE_EXHAUSTED (too many sessions, or too much history).
     """
     Truncate: _aio.UnaryUnaryMultiCallable[_session_pb2.TruncateRequest, _session_pb2.TruncateResponse]  # type: ignore[assignment]
-    """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten.
+    """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten. A turn
+    of an ordinary session that the cut goes through stays, as a shorter parent under its name, and can not be replayed any
+    more (TURN_FORGOTTEN).
     ABORTED (SESSION_BUSY) while a turn runs or waits, NOT_FOUND, OUT_OF_RANGE (LENGTH_INVALID).
     """
 
@@ -144,7 +148,9 @@ class SessionServicer(metaclass=_abc_1.ABCMeta):
         request: _session_pb2.TruncateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_pb2.TruncateResponse, _abc.Awaitable[_session_pb2.TruncateResponse]]:
-        """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten.
+        """Rewinds a session to its first tokens. What lies behind them is released, and turns that end there are forgotten. A turn
+        of an ordinary session that the cut goes through stays, as a shorter parent under its name, and can not be replayed any
+        more (TURN_FORGOTTEN).
         ABORTED (SESSION_BUSY) while a turn runs or waits, NOT_FOUND, OUT_OF_RANGE (LENGTH_INVALID).
         """
 

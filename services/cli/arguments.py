@@ -62,6 +62,26 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return told + _FULL_DEFAULT
 
 
+def read_name(text: str) -> str:
+    """The name of a session or a turn. Raises ArgumentTypeError for what can not be one."""
+    if not text:
+        raise argparse.ArgumentTypeError("a name is not empty")
+    if not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!a} has characters that can not be printed")
+    return text
+
+
+def read_number(text: str) -> int:
+    """An integer that can be sent. Raises ArgumentTypeError."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if not -(2**63) <= number < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is out of range")
+    return number
+
+
 def read_target(text: str) -> str:
     """`HOST:PORT`, or a name that gRPC resolves, as in `unix:/run/tenure.sock`. Raises ArgumentTypeError."""
     if re.match(r"(unix|dns|ipv4|ipv6):", text):

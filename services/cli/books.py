@@ -28,8 +28,10 @@ class TurnBook:
         return line
 
     def take_back(self, turn: Turn, stats: PoolStats) -> str:
-        """The line under a turn that was rolled back."""
+        """The line under a turn that was rolled back, or of which that is not known."""
         self.attempts += 1
+        if turn.is_committed is None:
+            return f"turn {self.attempts}: the server did not say how it ended; {describe_pages(stats)}"
         kept = "" if turn.session_len is None else f": the session is at {turn.session_len} tokens, as before"
         return f"turn {self.attempts}: taken back{kept}; {describe_pages(stats)}"
 

@@ -48,6 +48,11 @@ async def _chat(target: str, options: SamplingOptions, system: str | None, termi
     return 1 if chat.num_refused and not sys.stdin.isatty() else 0
 
 
+def read_command(line: str) -> str | None:
+    """What is asked of the chat itself, in small letters; None for a message to the model."""
+    return line.strip().lower() if line.startswith("/") else None
+
+
 class Interrupted(Exception):
     """Ctrl-C was pressed."""
 
@@ -115,15 +120,25 @@ class Chat:
             )
             conversation = Conversation(client, session, self._options, self._system, self._terminal, self._target)
             while (line := await self._ask()) is not None:
-                if line.strip() == NEW_SESSION:
+                command = read_command(line)
+                if command == NEW_SESSION:
                     return True
-                if line.strip() and not await self._take(conversation, line):
+                if line.strip() and not await self._take(conversation, line, command):
                     self.num_refused += 1
         return False
 
-    async def _take(self, conversation: Conversation, line: str) -> bool:
+    async def _take(self, conversation: Conversation, line: str, command: str | None) -> bool:
         """Whether the line was not refused."""
-        return await (conversation.undo() if line.strip() == UNDO else self._run_turn(conversation, line))
+        if command is None:
+            # A blank before a slash says that it is none of ours, and is no part of the message.
+            return await self._run_turn(conversation, line[1:] if line.startswith(" /") else line)
+        if command == UNDO:
+            return await conversation.undo()
+        self._terminal.complain(
+            f"[there is no {command}; there are {UNDO} and {NEW_SESSION}. To send a message that begins with a slash, "
+            "put a blank before it]"
+        )
+        return False
 
     async def _run_turn(self, conversation: Conversation, line: str) -> bool:
         """Whether the line was not refused. Ctrl-C takes its turn back."""

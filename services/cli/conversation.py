@@ -10,7 +10,7 @@ from services.cli.terminal import Terminal
 from services.client import Client, ClientSession, Message, SamplingOptions, TenureError, Turn
 
 _SESSION_LOST = (
-    *("SHUTDOWN", "SESSION_CLOSED", "SESSION_EXPIRED", "SESSION_UNKNOWN"),
+    *("SHUTDOWN", "SESSION_CLOSED", "SESSION_CLOSING", "SESSION_EXPIRED", "SESSION_UNKNOWN"),
     *("SERVER_STOPPING", "SERVER_LOADING", "ENGINE_FAILED"),
 )
 """Reasons after which there is no session to go on with."""
@@ -78,10 +78,10 @@ class Conversation:
         return True
 
     async def undo(self) -> bool:
-        """Takes the last turn back that is still in the session. False when there is none, or it can not be had."""
+        """Takes the last turn back that is still in the session, if any. False when the server refused it."""
         if not self._points:
-            self._terminal.note("[there is no turn to take back]")
-            return False
+            self._terminal.complain("[there is no turn to take back]")
+            return True
         point = self._points[-1]
         try:
             lengths = await self._session.truncate(point.session_len)

@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from services.cli.arguments import DEFAULT_TARGET, HelpFormatter, Parser, ShowVersion, read_target
+from services.cli.arguments import (
+    DEFAULT_TARGET,
+    HelpFormatter,
+    Parser,
+    ShowVersion,
+    read_name,
+    read_number,
+    read_target,
+)
 from services.cli.endings import guard_process
 from services.cli.terminal import show_any_text
 from services.config import ServeConfig, to_flag
@@ -84,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("sessions", "list the open sessions", _add_sessions),
         ("fork", "open a session that begins with what another has", _add_fork),
         ("truncate", "rewind a session", _add_truncate),
+        ("close", "close a session", _add_close),
         ("pools", "show who owns the KV cache", _add_pools),
         ("snapshot", "show all that runs, at one instant", _add_snapshot),
         ("check", "prove the books of the KV cache", _add_check),
@@ -119,8 +128,8 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Talks to a running server in a streaming session, and shows after each turn where its context came from. "
         "Ctrl-C stops an answer and takes its turn back; Ctrl-C or Ctrl-D at the prompt leaves. A line /undo takes the "
-        "last turn back, /new starts a new session. In a pipe, standard output is the answers alone, and the exit code "
-        "is 1 when a line was refused."
+        "last turn back, /new starts a new session; a message that begins with a slash is sent with a blank before it. "
+        "In a pipe, standard output is the answers alone, and the exit code is 1 when a line was refused."
     )
     _add_target(parser)
     _add_sampling(parser, max_tokens=200)
@@ -164,10 +173,14 @@ def _add_fork(parser: argparse.ArgumentParser) -> None:
         "Opens a session on a running server that begins with the history of another, and shares its KV cache up to "
         "there. Both go on by themselves. Turns of the other that run do not matter."
     )
-    parser.add_argument("session", help="the session to take the history of")
-    parser.add_argument("--name", metavar="NAME", help="name of the new session (default: the server chooses one)")
-    parser.add_argument("--at-turn", metavar="TURN", help="up to the end of this finished turn (default: all there is)")
-    parser.add_argument("--at-length", type=int, metavar="N", help="then cut to N tokens (default: not cut)")
+    parser.add_argument("session", type=read_name, help="the session to take the history of")
+    parser.add_argument(
+        "--name", type=read_name, metavar="NAME", help="name of the new session (default: the server chooses one)"
+    )
+    parser.add_argument(
+        "--at-turn", type=read_name, metavar="TURN", help="up to the end of this finished turn (default: all there is)"
+    )
+    parser.add_argument("--at-length", type=read_number, metavar="N", help="then cut to N tokens (default: not cut)")
     _add_target(parser)
     parser.set_defaults(run=_run_fork)
 
@@ -177,10 +190,21 @@ def _add_truncate(parser: argparse.ArgumentParser) -> None:
         "Rewinds a session of a running server to its first tokens: what lies behind them is forgotten for good. A "
         "session in which a turn runs is left as it is."
     )
-    parser.add_argument("session", help="the session to rewind")
-    parser.add_argument("length", type=int, help="how many tokens to keep; 0 empties the session")
+    parser.add_argument("session", type=read_name, help="the session to rewind")
+    parser.add_argument("length", type=read_number, help="how many tokens to keep; 0 empties the session")
     _add_target(parser)
     parser.set_defaults(run=_run_truncate)
+
+
+def _add_close(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Closes a session of a running server: its turns are aborted, and all that it holds is released. Returns when "
+        "that is done."
+    )
+    parser.add_argument("session", type=read_name, help="the session to close")
+    parser.add_argument("--drain", action="store_true", help="let its turns finish first; it takes no new ones")
+    _add_target(parser)
+    parser.set_defaults(run=_run_close)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +212,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "Tells who owns a page of the KV cache of a running server, and how it came to its last owners: the move, the "
         "step, and the trace id of the turn or session."
     )
-    parser.add_argument("unit", type=int, metavar="page", help="number of the page, from 1")
+    parser.add_argument("unit", type=read_number, metavar="page", help="number of the page, from 1")
     parser.add_argument("--rows", action="store_true", help="of a request row with that number, and not of a page")
     _add_target(parser)
     parser.set_defaults(run=_run_explain)
@@ -271,6 +295,12 @@ def _run_truncate(arguments: argparse.Namespace) -> int:
     from services.cli.sessions import run_truncate
 
     return run_truncate(arguments.target, arguments.session, arguments.length)
+
+
+def _run_close(arguments: argparse.Namespace) -> int:
+    from services.cli.sessions import run_close
+
+    return run_close(arguments.target, arguments.session, drain=arguments.drain)
 
 
 def _run_explain(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,16 @@ from services.client import OptionError, TenureError
 from services.config import is_loopback, to_flag
 
 _OPTIONS = "sampling."
+_ARGUMENTS = {
+    "session_id": "session",
+    "new_session_id": "--name",
+    "at_turn_id": "--at-turn",
+    "at_turn": "--at-turn",
+    "at_length": "--at-length",
+    "length": "length",
+    "unit": "page",
+}
+"""Fields of requests, and options of the client, that the command line has another name for."""
 _MESSAGE_FIELDS = ("text", "text.text", "chat", "chat.messages", "input")
 
 
@@ -24,13 +34,14 @@ async def report_error(target: str, command: Coroutine[None, None, int]) -> int:
         print(f"tenure: {describe_error(error, target)}", file=sys.stderr)
         return USAGE_CODE if is_about_an_option(error) else 1
     except OptionError as error:
-        print(f"tenure: {to_flag(error.option)}: {error.problem}", file=sys.stderr)
+        print(f"tenure: {_name_option(error.option)}: {error.problem}", file=sys.stderr)
         return USAGE_CODE
 
 
 def is_about_an_option(error: TenureError) -> bool:
     """Whether a flag of the command has a value that can not be."""
-    return error.code is grpc.StatusCode.INVALID_ARGUMENT and (error.field or "").startswith(_OPTIONS)
+    field = error.field or ""
+    return error.code is grpc.StatusCode.INVALID_ARGUMENT and (field.startswith(_OPTIONS) or field in _ARGUMENTS)
 
 
 def describe_error(error: TenureError, target: str) -> str:
@@ -41,10 +52,16 @@ def describe_error(error: TenureError, target: str) -> str:
         return str(error)
     problem = error.message.removeprefix(f"{error.field}: ")
     if error.field.startswith(_OPTIONS):
-        return f"{to_flag(error.field.removeprefix(_OPTIONS))}: {problem}"
+        return f"{_name_option(error.field.removeprefix(_OPTIONS))}: {problem}"
+    if error.field in _ARGUMENTS and problem != error.message:
+        return f"{_ARGUMENTS[error.field]}: {problem}"
     if error.field in _MESSAGE_FIELDS and error.code is grpc.StatusCode.INVALID_ARGUMENT:
         return f"the text {problem}"
     return str(error)
+
+
+def _name_option(option: str) -> str:
+    return _ARGUMENTS.get(option) or to_flag(option)
 
 
 def is_silence(error: TenureError) -> bool:

@@ -1,4 +1,4 @@
-"""`tenure sessions`, `fork` and `truncate`: the open sessions of a running server."""
+"""`tenure sessions`, `fork`, `truncate` and `close`: the open sessions of a running server."""
 
 from collections.abc import Sequence
 
@@ -40,6 +40,18 @@ async def _truncate(target: str, session_id: str, length: int) -> int:
     async with connect(target) as client:
         lengths = await client.session(session_id).truncate(length)
     print(f"session {session_id} is rewound: {describe_lengths(lengths)}")
+    return 0
+
+
+def run_close(target: str, session_id: str, *, drain: bool) -> int:
+    return run_work(target, _close(target, session_id, drain=drain))
+
+
+async def _close(target: str, session_id: str, *, drain: bool) -> int:
+    async with connect(target) as client:
+        await client.find_session(session_id)  # closing what is not open is no error of the server's, but one of ours
+        await client.session(session_id).close(drain=drain)
+    print(f"session {session_id} is closed")
     return 0
 
 

@@ -10,8 +10,9 @@ from services.client.client import Client, connect
 from services.client.errors import TenureError
 from services.client.inspection import OwnershipChange, Plan, PlanRow, ServerState, TurnInfo, UnitHistory, UnitOwner
 from services.client.model import CheckReport, Finding, ModelInfo
+from services.client.options import OptionError
 from services.client.pools import Pool, PoolStats
-from services.client.requests import Message, OptionError, SamplingOptions, SessionTurnOptions, TurnOptions
+from services.client.requests import Message, SamplingOptions, SessionTurnOptions, TurnOptions
 from services.client.session import ClientSession
 from services.client.sessions import Lengths, SessionInfo
 from services.client.turn import FinishReason, Piece, Turn, Usage

@@ -13,8 +13,9 @@ from services.client.errors import answer
 from services.client.inspection import ServerState, UnitHistory, decode_history, decode_snapshot
 from services.client.live import LiveTurns
 from services.client.model import CheckReport, ModelInfo, decode_check, decode_model
+from services.client.options import OptionError, require_name, set_field
 from services.client.pools import KINDS, PoolStats, decode_pools
-from services.client.requests import Message, OptionError, TurnInput, TurnOptions, build_request
+from services.client.requests import Message, TurnInput, TurnOptions, build_request
 from services.client.session import ClientSession
 from services.client.sessions import SessionInfo, decode_session
 from services.client.stream import RESUME_TIMEOUT_S, Patience
@@ -86,14 +87,13 @@ class Client:
 
         A streaming one, the default, is one conversation; with `streaming=False` it is a tree of turns with parents.
         After `idle_timeout_s` without a turn the server closes it; None is the server's setting. `priority` is that of
-        its turns which name none.
+        its turns which name none. Raises OptionError for what can not be sent.
         """
-        try:
-            request = session_pb2.OpenRequest(
-                session_id=session_id, streaming=streaming, idle_timeout_s=idle_timeout_s, priority=priority
-            )
-        except ValueError as error:
-            raise OptionError("priority", f"{priority} is out of range") from error
+        require_name("session_id", session_id)
+        request = session_pb2.OpenRequest()
+        given = {"session_id": session_id, "streaming": streaming, "idle_timeout_s": idle_timeout_s}
+        for name, value in (given | {"priority": priority}).items():
+            set_field(request, name, value)
         return ClientSession(self._sessions, self._generate, request, self._patience, LiveTurns(self._live))
 
     def generate(
@@ -130,9 +130,13 @@ class Client:
         return {setting.name: setting.value for setting in response.settings}
 
     async def explain(self, unit: int, pool: str = "full") -> UnitHistory:
-        """Who owns a page (`rows`: a row), and who did before. Raises KeyError for a pool that does not exist."""
+        """Who owns a page (`rows`: a row), and who did before. Raises OptionError for a pool that does not exist."""
         numbers = {name: number for number, name in KINDS.items()}
-        response = await answer(self._admin.Explain(admin_pb2.ExplainRequest(pool=numbers[pool], unit=unit)))
+        if pool not in numbers:
+            raise OptionError("pool", f"there is none of the kind {pool!r}; there are {', '.join(numbers)}")
+        request = admin_pb2.ExplainRequest(pool=numbers[pool])
+        set_field(request, "unit", unit)
+        response = await answer(self._admin.Explain(request))
         return decode_history(response.history)
 
     async def snapshot(self) -> ServerState:
@@ -141,12 +145,15 @@ class Client:
 
     async def find_session(self, session_id: str) -> SessionInfo:
         """One open session. Raises TenureError, SESSION_UNKNOWN."""
-        response = await answer(self._sessions.Get(session_pb2.GetRequest(session_id=session_id)))
+        request = session_pb2.GetRequest()
+        set_field(request, "session_id", session_id)
+        response = await answer(self._sessions.Get(request))
         return decode_session(response.session)
 
     async def sessions(self, page_size: int = 0) -> AsyncIterator[SessionInfo]:
         """All open sessions, in the order of their ids; asked for page by page as they are read."""
-        request = session_pb2.ListRequest(page_size=page_size)
+        request = session_pb2.ListRequest()
+        set_field(request, "page_size", page_size)
         while True:
             response = await answer(self._sessions.List(request))
             for info in response.sessions:

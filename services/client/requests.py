@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from protos.v1 import generate_pb2, types_pb2
+from services.client.options import refuse, set_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,15 +16,6 @@ class Message:
 
     role: str
     content: str
-
-
-class OptionError(ValueError):
-    """An option has a value for which the protocol has no room."""
-
-    def __init__(self, option: str, problem: str) -> None:
-        super().__init__(f"{option}: {problem}")
-        self.option = option
-        self.problem = problem
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -79,28 +71,39 @@ class TurnInput:
 
 
 def build_request(given: TurnInput, turn_id: str | None, options: SamplingOptions) -> generate_pb2.GenerateRequest:
-    """Raises OptionError for a number that the protocol has no room for, and TypeError for what is of another kind."""
-    request = generate_pb2.GenerateRequest(
-        # The client names its turns: only so can it abort one whose first message it has not seen, and go on with one
-        # whose stream was lost.
-        turn_id=uuid.uuid4().hex if turn_id is None else turn_id,
-        sampling=types_pb2.SamplingParams(),
-    )
+    """Raises OptionError for what the protocol has no room for, and TypeError for what is of another kind."""
+    request = generate_pb2.GenerateRequest(sampling=types_pb2.SamplingParams())
+    # The client names its turns: only so can it abort one whose first message it has not seen, and go on with one
+    # whose stream was lost.
+    set_field(request, "turn_id", uuid.uuid4().hex if turn_id is None else turn_id)
     _set_options(request, options)
+    _set_input(request, given)
+    return request
+
+
+def _set_input(request: generate_pb2.GenerateRequest, given: TurnInput) -> None:
     if given.text is not None:
-        request.text.text = given.text
+        set_field(request.text, "text", given.text)
         request.text.SetInParent()
     elif given.token_ids is not None:
-        request.tokens.token_ids.extend(given.token_ids)
+        try:
+            request.tokens.token_ids.extend(given.token_ids)
+        except (ValueError, TypeError) as error:
+            refuse("token_ids", _find_bad_id(given.token_ids), error)
         request.tokens.SetInParent()
     else:
-        said = given.messages or ()
-        for each in said:
+        for each in given.messages or ():
             if not isinstance(each, Message):
                 raise TypeError(f"messages: give Message(role, content), not {type(each).__name__}")
-        request.chat.messages.extend(types_pb2.ChatMessage(role=each.role, content=each.content) for each in said)
+            said = request.chat.messages.add()
+            set_field(said, "role", each.role, "messages")
+            set_field(said, "content", each.content, "messages")
         request.chat.SetInParent()
-    return request
+
+
+def _find_bad_id(token_ids: Sequence[object]) -> object:
+    """The first that is no 32-bit integer, or all, when they are not to blame one by one."""
+    return next((each for each in token_ids if not (isinstance(each, int) and -(2**31) <= each < 2**31)), token_ids)
 
 
 def _set_options(request: generate_pb2.GenerateRequest, options: SamplingOptions) -> None:
@@ -111,10 +114,8 @@ def _set_options(request: generate_pb2.GenerateRequest, options: SamplingOptions
                 request.sampling.MergeFrom(types_pb2.SamplingParams(**{name: value}))  # type: ignore[arg-type]  # names and values of the TypedDict
             else:
                 request.MergeFrom(_build_option(name, value))
-        except ValueError as error:
-            raise OptionError(name, f"{value} is out of range") from error
-        except TypeError as error:
-            raise TypeError(f"{name}: {value!r} is of the wrong type") from error
+        except (ValueError, TypeError) as error:
+            refuse(name, value, error)
 
 
 def _build_option(name: str, value: object) -> generate_pb2.GenerateRequest:

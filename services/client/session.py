@@ -8,6 +8,7 @@ from typing import Self, Unpack
 from protos.v1 import generate_pb2_grpc, session_pb2, session_pb2_grpc
 from services.client.errors import TenureError, answer
 from services.client.live import LiveTurns
+from services.client.options import require_name, set_field
 from services.client.requests import Message, SessionTurnOptions, TurnInput, build_request
 from services.client.sessions import Lengths
 from services.client.stream import Patience
@@ -84,9 +85,11 @@ class ClientSession:
         `async with await session.fork() as fork`.
         """
         self._require_name()
-        request = session_pb2.ForkRequest(
-            session_id=self.session_id, new_session_id=session_id, at_turn_id=at_turn, at_length=at_length
-        )
+        require_name("session_id", session_id)
+        request = session_pb2.ForkRequest(session_id=self.session_id)
+        set_field(request, "new_session_id", session_id, "session_id")
+        set_field(request, "at_turn_id", at_turn, "at_turn")
+        set_field(request, "at_length", at_length)
         response = await answer(self._sessions.Fork(request))
         opened = session_pb2.OpenRequest(session_id=response.session_id, streaming=self._request.streaming)
         lengths = Lengths(response.session_len, response.kv_tokens)
@@ -95,8 +98,9 @@ class ClientSession:
     async def truncate(self, length: int) -> Lengths:
         """Rewinds the session to its first `length` tokens. Turns that were broken off are ended first."""
         self._require_name()
+        request = session_pb2.TruncateRequest(session_id=self.session_id)
+        set_field(request, "length", length)
         await self._live.leave_broken_off()
-        request = session_pb2.TruncateRequest(session_id=self.session_id, length=length)
         response = await answer(self._sessions.Truncate(request))
         return Lengths(response.session_len, response.kv_tokens)
 
@@ -124,8 +128,7 @@ class ClientSession:
             messages = (*(messages or ()), Message("user", content))
         request = build_request(TurnInput(text, token_ids, messages), turn_id, options)
         request.session_id = self.session_id
-        if parent is not None:
-            request.parent_turn_id = parent
+        set_field(request, "parent_turn_id", parent, "parent")
         return Turn(
             self._generate,
             request,

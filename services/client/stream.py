@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
@@ -11,8 +12,11 @@ from grpc import aio
 
 from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
 from services.client.errors import TenureError, to_error
+from services.client.options import OptionError
 from services.limits import LIMITS, MIB
 
+TIMEOUT_MAX_S = 1e8
+"""Of a turn: three years, about as long as can be said on the wire."""
 RESUME_TIMEOUT_S = 10.0
 """How long a lost stream is sought again, unless the client is told otherwise; servers keep a turn for 15 s."""
 NOTICE_S = 1.0
@@ -36,6 +40,13 @@ class Patience:
     timeout_s: float | None = None
     resume_timeout_s: float = RESUME_TIMEOUT_S
     on_reconnecting: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for what gRPC would take to be over already, and for what would never end."""
+        if self.timeout_s is not None and not self.timeout_s <= TIMEOUT_MAX_S:
+            raise OptionError("timeout_s", f"must be a number of at most {TIMEOUT_MAX_S:.0f}; None is for no end")
+        if math.isnan(self.resume_timeout_s):
+            raise OptionError("resume_timeout_s", "must be a number of seconds")
 
 
 class TurnMessages:

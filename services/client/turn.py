@@ -90,8 +90,12 @@ class Turn:
         """How often a turn of this id was accepted, this time included; set once it is."""
         self.usage: Usage | None = None
         self.finish_reason: FinishReason | None = None
-        self.is_committed = False
-        """Whether the turn is part of its session now: also one that was aborted and kept."""
+        self.is_committed: bool | None = None
+        """Whether the turn is part of its session now: also one that was aborted and kept.
+
+        None while nobody knows: until its end was told. It never is when the turn was refused, or when its stream, or
+        the time that the caller gave, ended first. The same call under this `turn_id` then attaches to it, replays
+        it, or runs it anew."""
         self.stop_string: str | None = None
         """The stop string that ended the answer, if one did."""
         self.session_len: int | None = None

@@ -39,6 +39,16 @@ class ChatMessage:
     content: str
 
 
+@dataclass(frozen=True, slots=True)
+class RenderedTurn:
+    """What the template makes of messages, before the seconds that encoding a long one takes."""
+
+    pieces: tuple[str | int, ...]
+    """The ids of the template's special tokens, and the words between them."""
+    is_continued: bool
+    """Whether the model sees something before it."""
+
+
 class ChatTemplate:
     """One model's template together with its tokenizer."""
 
@@ -69,9 +79,7 @@ class ChatTemplate:
 
     def first_turn_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
         """The ids of a conversation that starts with `messages`, up to where the assistant begins to speak."""
-        _check(messages)
-        disguise = self._disguise(messages)
-        return self._encode(self._render(messages, disguise), disguise, is_continued=False)
+        return self.encode(self.render_first_turn(messages))
 
     def append_turn_ids(self, messages: Sequence[ChatMessage], history_tail_id: int | None) -> list[int]:
         """The ids that continue a history that ends with the assistant's words, its last id being `history_tail_id`.
@@ -80,15 +88,41 @@ class ChatTemplate:
         already ends with is dropped; one that is missing, because the turn was cut, is supplied.
         Raises ChatTemplateError when the template does not show the assistant's content exactly once.
         """
+        return self.encode(self.render_next_turn(messages, history_tail_id))
+
+    def render_first_turn(self, messages: Sequence[ChatMessage]) -> RenderedTurn:
+        """What `first_turn_ids` encodes. Raises ChatTemplateError."""
+        _check(messages)
+        disguise = self._disguise(messages)
+        return RenderedTurn(self._cut(self._render(messages, disguise), disguise), is_continued=False)
+
+    def render_next_turn(self, messages: Sequence[ChatMessage], history_tail_id: int | None) -> RenderedTurn:
+        """What `append_turn_ids` encodes. Raises ChatTemplateError."""
         _check(messages)
         disguise = self._disguise(messages)
         rendered = self._render_stub(messages, disguise)
         shown = rendered.count(disguise.sentinel)
         if shown != 1:
             raise ChatTemplateError(f"the model's chat template shows an assistant's content {shown} times, not once")
-        ids = self._encode(rendered.partition(disguise.sentinel)[2], disguise, is_continued=True)
-        closes_twice = ids[:1] == [history_tail_id] and ids[0] in self._special_ids.values()
-        return ids[1:] if closes_twice else ids
+        pieces = self._cut(rendered.partition(disguise.sentinel)[2], disguise)
+        closes_twice = pieces[:1] == (history_tail_id,)
+        return RenderedTurn(pieces[1:] if closes_twice else pieces, is_continued=True)
+
+    def encode(self, rendered: RenderedTurn) -> list[int]:
+        """The ids of a turn."""
+        ids: list[int] = []
+        for number, piece in enumerate(rendered.pieces):
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids += self._tokenizer.encode_text(piece, is_continued=rendered.is_continued or number > 0)
+        return ids
+
+    def min_ids(self, rendered: RenderedTurn) -> int:
+        """How many ids a turn has at least, as `Tokenizer.min_ids`."""
+        return sum(
+            1 if isinstance(piece, int) else self._tokenizer.min_ids(len(piece.encode())) for piece in rendered.pieces
+        )
 
     def _render_stub(self, messages: Sequence[ChatMessage], disguise: "_Disguise") -> str:
         """A conversation whose last answer is the sentinel. Without a system message where the template refuses one."""
@@ -105,19 +139,15 @@ class ChatTemplate:
         except TemplateError as error:
             raise ChatTemplateError(f"the model's chat template refuses these messages: {error}") from error
 
-    def _encode(self, rendered: str, disguise: "_Disguise", *, is_continued: bool) -> list[int]:
-        ids: list[int] = []
+    def _cut(self, rendered: str, disguise: "_Disguise") -> tuple[str | int, ...]:
+        """The special tokens that are left as ids, and what lies between as it was said. No piece is empty."""
+        pieces: list[str | int] = []
         start = 0
-
-        def encode(stop: int) -> list[int]:
-            words = disguise.reveal(rendered[start:stop])
-            return self._tokenizer.encode_text(words, is_continued=is_continued or start > 0) if words else []
-
         for mark in self._special_pattern.finditer(rendered):
-            ids += encode(mark.start())
-            ids.append(self._special_ids[mark.group()])
+            pieces += (disguise.reveal(rendered[start : mark.start()]), self._special_ids[mark.group()])
             start = mark.end()
-        return ids + encode(len(rendered))
+        pieces.append(disguise.reveal(rendered[start:]))
+        return tuple(piece for piece in pieces if piece != "")
 
     def _disguise(self, messages: Sequence[ChatMessage]) -> "_Disguise":
         used = set(self._source).union(*(message.content for message in messages))
@@ -152,8 +182,8 @@ class _Disguise:
 
     def hide(self, text: str) -> str:
         # Until none is left: a name may overlap the tail of one that was just hidden.
-        while self.special_pattern.search(text):
-            text = self.special_pattern.sub(lambda name: self.stand_ins[name[0][0]] + name[0][1:], text)
+        while (name := self.special_pattern.search(text)) is not None:
+            text = text.replace(name[0], self.stand_ins[name[0][0]] + name[0][1:])
         return text
 
     def reveal(self, text: str) -> str:

@@ -56,9 +56,9 @@ def test_chat_when_lines_are_piped_then_answered_with_books(target: str) -> None
 
 
 def test_chat_when_undone_then_the_session_is_what_it_was_and_goes_on(target: str) -> None:
-    lines = "Hello!\nWho are you?\n/undo\nWho are you?\n/undo\n/undo\n/undo\nHello!\n"
+    lines = "Hello!\nWho are you?\n/undo\nWho are you?\n/UNDO\n/Undo \n/undo\nHello!\n"
     done = tenure("chat", "--target", target, "--max-tokens", "6", "--system", "Be brief.", stdin=lines)
-    assert done.returncode == 1, "the third /undo had nothing to take back"
+    assert done.returncode == 0, "the third /undo had nothing to take back, which is told and no more"
     first, second, again, anew = BOOKS.findall(done.stderr)
     assert second[1:6:4] == again[1:6:4], "the same context, explained by the same turn"
     assert "the last token of turn 1" in again[5]
@@ -327,3 +327,46 @@ def test_command_when_no_server_answers_then_says_how_to_start_one(command: tupl
     done = tenure(*command, "--target", "127.0.0.1:1")
     assert done.returncode == 1
     assert done.stderr == "tenure: no server answers at 127.0.0.1:1; start one with: tenure serve --port 1\n"
+
+
+def test_chat_when_a_line_begins_with_a_slash_then_it_is_a_command_or_told_to_be_none(target: str) -> None:
+    lines = "/help me\n /new is no command here\n/NEW\n"
+    done = tenure("chat", "--quiet", "--target", target, "--max-tokens", "4", stdin=lines)
+    assert done.returncode == 1
+    assert done.stderr.startswith("[there is no /help me; there are /undo and /new. To send a message that begins with")
+    assert len(done.stdout.splitlines()) == 1, "one line went to the model"
+
+
+@pytest.mark.parametrize("how", [(), ("--drain",)])
+def test_close_when_asked_then_the_session_is_gone_and_one_that_is_not_there_is_told(
+    target: str, how: tuple[str, ...]
+) -> None:
+    with Chat(target).process as process:
+        assert process.stdout is not None
+        found = re.match(rb"session (\w+)\.", process.stdout.readline())
+        assert found is not None
+        name = found[1].decode()
+        done = tenure("close", name, *how, "--target", target)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"session {name} is closed\n", "")
+        again = tenure("close", name, "--target", target)
+        assert (again.returncode, again.stderr.partition(":")[0]) == (1, "tenure")
+        assert "SESSION_UNKNOWN" in again.stderr
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("fork", "s", "--name", "n" * 200), "tenure: --name: is longer than 128 characters"),
+        (("fork", "s", "--at-turn", "t" * 200), "tenure: --at-turn: is longer than 128 characters"),
+        (("truncate", "n" * 200, "1"), "tenure: session: is longer than 128 characters"),
+        (("explain", "0"), "tenure: page: pages are 1 to "),
+    ],
+)
+def test_command_when_the_server_refuses_an_argument_then_it_is_named_as_it_was_given(
+    target: str, command: tuple[str, ...], told: str
+) -> None:
+    done = tenure(*command, "--target", target)
+    assert done.returncode == 2
+    assert done.stderr.startswith(told)
+    assert len(done.stderr.splitlines()) == 1

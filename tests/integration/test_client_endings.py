@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
+import grpc
 import pytest
 from grpc import aio
 
+from protos.v1 import generate_pb2
 from services.client import Client, FinishReason, SamplingOptions, TenureError, Turn, connect
 from tests.kit.server_rig import ServerRig, running_server
 
@@ -160,3 +162,45 @@ async def test_turn_when_iterated_twice_then_refused() -> None:
         await rig.collect(turn)
         with pytest.raises(RuntimeError, match="once"):
             await rig.collect(turn)
+
+
+async def begin_and_be_silent(
+    request: generate_pb2.GenerateRequest, _context: object
+) -> AsyncGenerator[generate_pb2.GenerateResponse, None]:
+    """What a server tells that has died of its turn, and not of its connection."""
+    yield generate_pb2.GenerateResponse(started=generate_pb2.TurnStarted(turn_id=request.turn_id, max_tokens=9))
+    await asyncio.Event().wait()
+
+
+async def test_turn_when_its_time_ends_before_its_end_was_told_then_nobody_claims_to_know_it() -> None:
+    server = aio.server()
+    handler = grpc.unary_stream_rpc_method_handler(
+        begin_and_be_silent,
+        generate_pb2.GenerateRequest.FromString,
+        generate_pb2.GenerateResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("tenure.v1.Generate", {"Generate": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with connect(f"127.0.0.1:{port}") as client:
+            turn = client.generate(token_ids=PROMPT, turn_id="t", timeout_s=0.2)
+            with pytest.raises(TenureError) as caught:
+                await turn.text()
+        assert (caught.value.reason, turn.max_tokens) == ("DEADLINE_EXCEEDED", 9)
+        assert (turn.is_committed, turn.finish_reason) == (None, None)
+    finally:
+        await server.stop(None)
+
+
+async def test_turn_when_its_time_ends_then_its_end_is_told_before() -> None:
+    async with watched_server() as rig:
+        rig.executor.hold()
+        turn = rig.client.generate(token_ids=PROMPT, turn_id="t", timeout_s=0.3, **LONG)
+        with pytest.raises(TenureError) as caught:
+            await turn.text()
+        assert caught.value.reason == "DEADLINE"
+        assert (turn.is_committed, turn.finish_reason) == (False, FinishReason.ABORT)
+        rig.executor.let_go()

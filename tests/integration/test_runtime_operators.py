@@ -101,7 +101,9 @@ async def test_turn_when_its_mode_is_unknown_then_refused_by_name() -> None:
             async for _message in stub.Generate(request):
                 pass
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "mode" in (caught.value.details() or "")
+        told = caught.value.details() or ""
+        assert told.startswith("mode: ")
+        assert told.endswith("known are TURN_MODE_APPEND, TURN_MODE_REPLACE")
 
 
 async def test_turn_when_replaced_then_aborted_with_the_reason_and_the_new_one_runs() -> None:
@@ -234,3 +236,40 @@ async def generate_traced(rig: ServerRig) -> None:
         request.sampling.max_tokens = 4
         async for _message in generate_pb2_grpc.GenerateStub(channel).Generate(request, metadata=TRACEPARENT):
             pass
+
+
+@pytest.mark.parametrize(("pool", "limit", "told"), [("full", 63, "pages are 1 to 63"), ("rows", 7, "rows are 1 to 7")])
+@pytest.mark.parametrize("beyond", [True, False])
+async def test_explain_when_there_is_no_such_unit_then_which_there_are(
+    pool: str, limit: int, told: str, beyond: bool
+) -> None:
+    async with running_server() as rig:
+        assert (await rig.client.explain(limit, pool)).unit == limit
+        unit = limit + 1 if beyond else 0
+        with pytest.raises(TenureError, match=told) as caught:
+            await rig.client.explain(unit, pool)
+        assert (caught.value.reason, caught.value.field) == ("FIELD_INVALID", "unit")
+        assert caught.value.metadata == {"value": str(unit), "limit": str(limit)}
+
+
+async def runs(rig: ServerRig) -> bool:
+    stats = await rig.client.pools()
+    return stats.turns_running > 0
+
+
+async def test_session_when_it_drains_then_a_later_turn_is_told_that_it_closes() -> None:
+    async with running_server() as rig, rig.client.session("s") as session:
+        rig.executor.hold()
+        turn = session.turn(token_ids=PROMPT, max_tokens=4)
+        reading = asyncio.create_task(rig.collect(turn))
+        await wait_until(lambda: runs(rig))
+        closing = asyncio.create_task(session.close(drain=True))
+        await asyncio.sleep(0.05)  # calls of one connection may overtake each other
+        for ask in (rig.client.session("s").turn(text="x"), rig.client.session("s").turn(token_ids=[1])):
+            with pytest.raises(TenureError) as caught:
+                await rig.collect(ask)
+            assert (caught.value.reason, caught.value.field) == ("SESSION_CLOSING", "session_id")
+            assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
+        rig.executor.let_go()
+        assert len(await reading) == 4
+        await closing

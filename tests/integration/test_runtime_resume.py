@@ -2,11 +2,12 @@
 
 import asyncio
 import hashlib
+from collections.abc import Coroutine
 from dataclasses import replace
 
 import pytest
 
-from engine.core.commands import AbortReason, FinishReason
+from engine.core.commands import AbortReason, FinishReason, Fork
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.events import TurnEnded
 from engine.core.ids import SessionId, TurnId, pack_ids
@@ -291,3 +292,35 @@ async def test_check_when_asked_in_the_middle_of_turns_then_clean() -> None:
         await read_ids(stream, 3)
         assert (await rig.engine.check()).is_clean
         await read_all(stream)
+
+
+async def reasons_of(rig: RuntimeRig, session: str, name: str) -> set[StreamReason]:
+    """Why `Resume` and `Generate` of a turn's name are refused."""
+    reasons: set[StreamReason] = set()
+    asked: tuple[Coroutine[None, None, LiveStream | None], ...] = (
+        rig.engine.resume(SessionId(session), TurnId(name), 0),
+        rig.engine.attach(SessionId(session), TurnId(name), b"c"),
+        rig.submit(name, PROMPT, session=session, max_tokens=4, content=b"c"),
+    )
+    for each in asked:
+        with pytest.raises(StreamRefusal) as caught:
+            await each
+        reasons.add(caught.value.reason)
+    return reasons
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_turn_when_only_its_session_remembers_it_then_forgotten_whoever_asks(streaming: bool) -> None:
+    """In a fork, and in an ordinary session also where a Truncate went through it."""
+    async with running() as rig:
+        await rig.engine.open_session(SESSION, streaming=streaming)
+        await read_all(await submit(rig, session="s", max_tokens=4))
+        await rig.engine.fork_session(Fork(SESSION, SessionId("fork")))
+        assert await reasons_of(rig, "fork", "t") == {StreamReason.TURN_FORGOTTEN}
+        await rig.engine.truncate_session(SESSION, len(PROMPT) + 2)
+        if not streaming:
+            assert await reasons_of(rig, "s", "t") == {StreamReason.TURN_FORGOTTEN}
+            return
+        with pytest.raises(StreamRefusal) as caught:
+            await rig.engine.resume(SESSION, T, 0)
+        assert caught.value.reason is StreamReason.TURN_UNKNOWN, "its name is free again"

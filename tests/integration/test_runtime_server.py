@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -90,3 +91,44 @@ async def test_load_when_it_fails_then_exit_code_1_and_a_line(
     announcer = Announcer(lambda _line: None, lambda _done, _what: None)
     assert await Server(CONFIG, announcer, load).run(asyncio.Event()) == 1
     assert f"event=start_failed reason={type(error).__name__}" in caplog.text
+
+
+async def test_executor_when_lost_under_many_streams_then_one_trace_and_a_line_for_each_incident(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.ERROR)
+    async with running_server() as rig:
+        rig.executor.hold()
+        turns = [rig.client.generate(token_ids=[*PROMPT, number]) for number in range(12)]
+        reading = [asyncio.create_task(rig.collect(turn)) for turn in turns]
+        while not all(turn.max_tokens for turn in turns):  # noqa: ASYNC110 - the turns have no event for it
+            await asyncio.sleep(0.001)
+        rig.executor.faults.lost = RuntimeError("the device is gone")
+        rig.executor.let_go()
+        ends = await asyncio.gather(*reading, return_exceptions=True)
+        assert {end.reason for end in ends if isinstance(end, TenureError)} == {"ENGINE_FAILED"}
+        assert await rig.run == 1
+    incidents = [record for record in caplog.records if "event=incident" in record.getMessage()]
+    assert len(incidents) == 12
+    assert not any(record.exc_info for record in incidents)
+    assert all("the device is gone" in record.getMessage() for record in incidents)
+
+
+async def test_stop_when_calls_still_come_then_they_hear_why() -> None:
+    async with running_server() as rig:
+        rig.stop.set()
+        reasons: list[str] = []
+        while len(reasons) < 3:
+            try:
+                await rig.client.generate(token_ids=PROMPT, max_tokens=1).text()
+            except TenureError as error:
+                reasons.append(error.reason)
+        assert reasons == ["SERVER_STOPPING"] * 3
+        assert await rig.run == 0
+
+
+async def test_config_when_asked_then_the_port_that_was_taken_and_the_context_that_the_model_allows() -> None:
+    async with running_server(replace(CONFIG, context_len=100_000)) as rig:
+        settings = await rig.client.config()
+        assert settings["port"] == rig.target.rpartition(":")[2]
+        assert settings["context_len"] == str((await rig.client.model()).context_len) != "100000"

@@ -287,7 +287,7 @@ async def test_close_when_draining_then_turns_finish_and_new_ones_are_refused(
         await asyncio.sleep(0)
         with pytest.raises(Refusal) as caught:
             await rig.submit("t2", PROMPT, session="s")
-        assert caught.value.reason is RefusalReason.SESSION_UNKNOWN
+        assert caught.value.reason is RefusalReason.SESSION_CLOSING
         assert not closing.done()
         rig.executor.let_go()
         events = await read_all(stream)

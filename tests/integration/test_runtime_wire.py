@@ -13,7 +13,7 @@ from engine.core.findings import CheckLevel, Finding, Report
 from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
 from services.client import FinishReason, TenureError
 from services.server import SERVICES
-from services.tokenization.chat import ChatMessage, ChatTemplate
+from services.tokenization.chat import ChatMessage, ChatTemplate, RenderedTurn
 from services.tokenization.tokenizer import Tokenizer
 from tests.kit.runtime_rig import oracle
 from tests.kit.server_rig import CONFIG, ServerRig, list_services, running_server
@@ -42,7 +42,7 @@ async def test_model_and_config_when_asked_then_what_is_in_force() -> None:
         assert {"sampling", "fork", "truncate", "prefix_cache"} <= set(model.features)
         assert "streaming_sessions" not in model.features
         settings = await rig.client.config()
-        assert (settings["context_len"], settings["streaming_sessions"], settings["port"]) == ("100", "no", "0")
+        assert (settings["context_len"], settings["streaming_sessions"], settings["rows"]) == ("100", "no", "7")
         assert list(settings) == list(CONFIG.effective())
 
 
@@ -146,10 +146,10 @@ class GatedTemplate(ChatTemplate):
         self.tails: list[int | None] = []
         """The last id of the history in each rendering."""
 
-    def append_turn_ids(self, messages: Sequence[ChatMessage], history_tail_id: int | None) -> list[int]:
+    def render_next_turn(self, messages: Sequence[ChatMessage], history_tail_id: int | None) -> RenderedTurn:
         self.tails.append(history_tail_id)
         self.gate.wait(10)
-        return super().append_turn_ids(messages, history_tail_id)
+        return super().render_next_turn(messages, history_tail_id)
 
 
 async def test_chat_when_the_session_moves_on_while_it_is_rendered_then_rendered_anew() -> None:

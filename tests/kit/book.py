@@ -32,10 +32,10 @@ class Book:
         """Of every unit, the padding one included, which is always free."""
         return tuple(self._owners[pool])
 
-    @property
-    def draining_pages(self) -> int:
-        """Pages that a plan in flight keeps where they are."""
-        return sum(until > self._answered for until in self._drains.values())
+    def draining(self) -> set[Owner]:
+        """Who has pages that only a plan in flight keeps where they are."""
+        full = self._owners[PoolKind.FULL]
+        return {full[page] for page, until in self._drains.items() if until > self._answered}
 
     def is_protected(self, page: int) -> bool:
         """Whether a cache page is locked by some holder."""

@@ -10,6 +10,9 @@ from engine.core.plan import StepPlan
 from tests.sim.records import SessionRecord, TurnRecord, expect
 from tests.sim.slots import COMING_BACK
 
+BEFORE_ALL = -(2**60)
+"""In the rank of a turn on its last attempt."""
+
 
 def common_len(left: list[int], right: list[int]) -> int:
     """Tokens that two sequences begin with alike."""
@@ -99,6 +102,8 @@ class Fairness:
         ids = turn.prompt + turn.output
         has_now = session.slot_len if session is not None and session.slot is SlotState.HELD else 0
         for other in live:
+            if other.rank > turn.rank:
+                continue
             if other.is_running and not other.has_sampled and other.namespace == turn.namespace:
                 shared = min(common_len(ids, other.prompt + other.output), len(ids) - 1) // page_size * page_size
                 if shared - has_now >= self._config.prefix_wait_tokens:
@@ -109,13 +114,14 @@ class Fairness:
         """Only turns that may still be retracted, and of these the one that is last in order."""
         most = self._config.retractions_max
         expect(turn.retractions < most, "retraction", f"rid {turn.rid} is retracted again, after {most} times")
+        guessing = [other.rid for other in live if other.is_running and other.drafts]
+        expect(not guessing, "retraction", f"rid {turn.rid} gives way while guesses of {guessing} are out")
         for other in live:
-            if other is turn or not other.is_running or other.rank <= turn.rank:
+            if other is turn or not other.is_running:
                 continue
-            is_protected = other.retractions >= most
             what = f"rid {turn.rid} of rank {turn.rank} is retracted, and rid {other.rid} of rank {other.rank} is not"
-            expect(is_protected, "fair", what)
-            self._marks["protected from retraction"] += 1
+            expect(other.rank < turn.rank, "fair", what)
+            self._marks["protected from retraction"] += other.retractions >= most and other.arrival > turn.arrival
 
 
 def _lane(turn: TurnRecord) -> bool:

@@ -14,6 +14,8 @@ class Family(StrEnum):
     """Anything: limits of every size."""
     CROWD = "crowd"
     """Many short prompts with long answers in a small pool: turns are retracted."""
+    LAST_ATTEMPTS = "last_attempts"
+    """Turns of a middling length that may be retracted once: who comes back for the last time stays, and others go."""
     SPECULATIVE = "speculative"
     """Answers that repeat what was there before, guessed and verified."""
     BRANCHES = "branches"
@@ -64,6 +66,9 @@ def draw_shares(rng: Random, family: Family) -> Shares:
         case Family.CROWD:
             shares.prompt, shares.output, shares.keep = 0.1, 0.8, 0.6
             shares.stateless, shares.draft = 0.1, 0.05
+        case Family.LAST_ATTEMPTS:
+            shares.prompt, shares.output, shares.step, shares.fail = 0.03, 0.3, 0.8, 0.0
+            shares.stateless, shares.turn, shares.draft = 0.8, 0.9, 0.0
         case Family.QUEUE:
             shares.prompt, shares.output, shares.step = 0.1, 0.05, 0.5
             shares.stateless = 0.6
@@ -73,10 +78,10 @@ def draw_shares(rng: Random, family: Family) -> Shares:
         case Family.UNDECORATED:
             shares.streaming = 0.35
         case Family.SPECULATIVE:
-            shares.output, shares.draft, shares.step = rng.choice((0.2, 0.4)), 0.85, 0.75
+            shares.output, shares.draft, shares.step = rng.choice((0.3, 0.6)), rng.choice((0.4, 0.85)), 0.75
             shares.fail = rng.choice((0.0, 0.03, 0.06))
         case Family.BRANCHES:
-            shares.streaming, shares.stateless, shares.rewrite, shares.lineage = 0.05, 0.05, 0.5, 0.2
+            shares.streaming, shares.stateless, shares.rewrite, shares.lineage = 0.05, 0.05, 0.5, 0.15
             shares.prompt, shares.output = 0.08, rng.choice((0.02, 0.05))
             shares.step = 0.65
         case Family.FORKS:

@@ -152,7 +152,8 @@ def check_plan(plan: StepPlan, core: Core, oracles: Oracles, queued: Sequence[Qu
 
 def _check_row(row: PlanRow, turn: TurnRecord, core: Core) -> None:
     name = f"rid {row.rid}"
-    expect(row.query_len <= core.config.chunk_tokens, "plan", f"{name}: a chunk of {row.query_len}")
+    chunk_len = row.query_len - max(0, row.num_samples - 1)
+    expect(chunk_len <= core.config.chunk_tokens, "plan", f"{name}: a chunk of {chunk_len}")
     expect(row.sampling == turn.sampling, "plan", f"{name}: {row.sampling}, asked for {turn.sampling}")
     last_len = len(turn.prompt) + turn.max_tokens - 1
     is_due = row.start_len + row.query_len <= last_len
@@ -160,10 +161,17 @@ def _check_row(row: PlanRow, turn: TurnRecord, core: Core) -> None:
     expect(row.epoch == turn.retractions, "plan", f"{name}: epoch {row.epoch} after {turn.retractions}")
 
 
-def check_retractions(events: Sequence[CoreEvent], draining_pages: int) -> None:
-    """Nobody gives way while pages are on their way back. `draining_pages`: before these events."""
+def check_retractions(events: Sequence[CoreEvent], draining: set[Owner], oracles: Oracles) -> None:
+    """Nobody gives way while pages are on their way back. `draining`: who had some before these events.
+
+    Those of a turn that waits for its acknowledgement do not come back by themselves.
+    """
     rids = [event.rid for event in events if isinstance(event, TurnRetracted)]
-    expect(not (rids and draining_pages), "retraction", f"rids {rids} give way while {draining_pages} pages drain")
+    if rids:
+        coming = draining - {Owner(OwnerKind.REQUEST, turn.rid) for turn in oracles.uncommitted()}
+        expect(
+            not coming, "retraction", f"rids {rids} give way while pages of {[str(owner) for owner in coming]} drain"
+        )
 
 
 def check_fence(events: Sequence[CoreEvent], queued: Sequence[QueuedPlan]) -> None:

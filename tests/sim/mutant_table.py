@@ -209,7 +209,7 @@ ROOM = (
     mutant(
         "a turn that does not fit is overtaken",
         SCHEDULER,
-        "fits(request, probe):\n                return",
+        "fits(request, probe):\n                break",
         "fits(request, probe):\n                skipped[request.lane] += 1\n                continue",
     ),
     mutant(

@@ -1,6 +1,6 @@
 """Defects of order and fair share, of speculation, and of what is told of draining pages."""
 
-from tests.sim.defect import ENDINGS, POOLS, QUEUES, ROOMS, SCHEDULER, mutant
+from tests.sim.defect import ENDINGS, POOLS, QUEUES, ROOMS, SCHEDULER, Edit, Mutant, mutant
 
 ORDER = (
     mutant(
@@ -26,21 +26,28 @@ ORDER = (
         "self._queues.num_new_waiting(lane)",
         "sum(map(self._queues.num_new_waiting, Lane))",
     ),
-    mutant(
+    Mutant(
         "protected turn is retracted anyway",
-        ROOMS,
-        "if victim is not request and not victim.is_last_attempt:",
-        "if victim is not request:",
+        (
+            Edit(ROOMS, "if not victim.is_last_attempt:", "if True:"),
+            Edit(ENDINGS, "request.rank = last_attempt_rank(request.rank)", "pass"),
+        ),
     ),
+    mutant("last attempt keeps its rank", ENDINGS, "request.rank = last_attempt_rank(request.rank)", "pass"),
     mutant("protection never begins", ENDINGS, "request.retractions >= self._retractions_max", "False"),
     mutant(
         "a turn waits for any prefix",
         SCHEDULER,
-        "            if spared >= self._config.prefix_wait_tokens:\n                return True\n",
-        "            return True\n",
+        "if spared >= self._config.prefix_wait_tokens and left <= own:",
+        "if True:",
     ),
     mutant("a turn waits for a prefix of another namespace", SCHEDULER, " or other.namespace != request.namespace", ""),
-    mutant("drained KV is asked for again", ROOMS, "if self._queues.is_settling or self._pools.draining:", "if False:"),
+    mutant(
+        "drained KV is asked for again",
+        ROOMS,
+        "self._queues.is_settling or self._pools.draining or self._has_guesses_in_flight()",
+        "self._has_guesses_in_flight()",
+    ),
 )
 
 SPECULATION = (
@@ -95,7 +102,13 @@ SPECULATION = (
         "most = min(request.draft_tokens, left,",
         "most = min(request.draft_tokens + 1, left,",
     ),
-    mutant("drafts are over the step's budget", SCHEDULER, "left, budget - 1, self", "left, self"),
+    mutant(
+        "drafts behind a chunk",
+        SCHEDULER,
+        "request.output_len == 0 or request.kv.kv_allocated_len < request.known_len - 1",
+        "request.output_len == 0",
+    ),
+    mutant("drafts are over the step's budget", SCHEDULER, "left, budget)", "left)"),
     mutant(
         "drafts from the oldest occurrence",
         "engine/core/drafts.py",

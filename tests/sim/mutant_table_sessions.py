@@ -103,7 +103,7 @@ LINEAGE = (
     mutant(
         "fork keeps the names behind the point",
         SESSIONS,
-        "ends={name: end for name, end in source.ends.items() if end <= cut_len},",
+        "ends={name: turn_end for name, turn_end in source.ends.items() if turn_end <= end},",
         "ends=dict(source.ends),",
     ),
     mutant(
@@ -176,7 +176,7 @@ KEEPING = (
     mutant(
         "a drained session takes turns",
         SESSIONS,
-        "if session is None or session.closing is not None:\n            message",
-        "if session is None:\n            message",
+        "        if session.closing is not None:\n            message",
+        "        if False:\n            message",
     ),
 )

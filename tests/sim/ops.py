@@ -55,7 +55,7 @@ class TurnOp:
     """Submits a turn; the world mints its rid. `parent` may name a turn that never was, or runs still.
 
     `^0` is the session's newest finished turn, `^1` the one before it; `~0` its newest live one. Where there are not so
-    many it is none.
+    many it is the oldest, or none.
     """
 
     turn: TurnId

@@ -26,7 +26,7 @@ from engine.core.ids import Rid, SessionId, count_ids, unpack_ids
 from engine.core.plan import StepPlan
 from tests.kit.shadow_model import ShadowModel
 from tests.sim.drafts import due_len
-from tests.sim.fairness import Fairness, common_len
+from tests.sim.fairness import BEFORE_ALL, Fairness, common_len
 from tests.sim.records import NEVER_KEPT, NodeRecord, SessionRecord, TurnRecord, expect
 from tests.sim.session_oracle import SessionOracle
 from tests.sim.turns import Compiled
@@ -303,6 +303,8 @@ class Oracles:
         self.fairness.retracted(turn, self.live())
         turn.is_waiting, turn.drafts = True, ()
         turn.retractions += 1
+        if turn.retractions >= self._config.retractions_max:
+            turn.rank = (BEFORE_ALL, turn.arrival)
         self.fairness.began_to_wait(turn, self._live.values())
         self.marks["retraction"] += 1
         self.marks["retracted for the last time"] += turn.retractions == self._config.retractions_max

@@ -29,6 +29,10 @@ def expect_open(command: Open, config: CoreConfig, sessions: Sessions) -> Expect
     return tuple(reasons), ()
 
 
+def _gone_reason(session: SessionRecord | None) -> RefusalReason:
+    return RefusalReason.SESSION_UNKNOWN if session is None else RefusalReason.SESSION_CLOSING
+
+
 def _new_session_reasons(name: SessionId, config: CoreConfig, sessions: Sessions) -> list[RefusalReason]:
     reasons = [RefusalReason.SESSION_EXISTS] if name in sessions else []
     return reasons + ([RefusalReason.SESSION_LIMIT] if len(sessions) >= config.sessions_max else [])
@@ -41,7 +45,7 @@ def expect_fork(command: Fork, config: CoreConfig, sessions: Sessions) -> Expect
     added = sum(len(node.path) for node in source.nodes.values()) + len(source.history) if source is not None else 0
     must, maybe = _history_reasons(config, sessions, added)
     if source is None or source.is_closing:
-        return (*reasons, RefusalReason.SESSION_UNKNOWN, *must), maybe
+        return (*reasons, _gone_reason(source), *must), maybe
     if command.at_turn is not None and command.at_turn not in source.nodes:
         return (*reasons, RefusalReason.PARENT_UNKNOWN, *must), (*maybe, RefusalReason.LENGTH_INVALID)
     if command.at_len is not None and not 0 <= command.at_len <= forked_len(command, source):
@@ -60,7 +64,7 @@ def expect_truncate(command: Truncate, sessions: Sessions) -> Expected:
     """Refusals of Truncate."""
     session = sessions.get(command.session_id)
     if session is None or session.is_closing:
-        return (RefusalReason.SESSION_UNKNOWN,), ()
+        return (_gone_reason(session),), ()
     reasons = [RefusalReason.SESSION_BUSY] if session.live else []
     if not 0 <= command.length <= session.history_len:
         reasons.append(RefusalReason.LENGTH_INVALID)
@@ -92,7 +96,7 @@ def expect_submit(
         must += limit
         maybe += perhaps
         if session is None or session.is_closing:
-            must.append(RefusalReason.SESSION_UNKNOWN)
+            must.append(_gone_reason(session))
         else:
             turns = {turn.rid: turn for turn in live}
             compiled = compile_turn(command, session, turns)
@@ -160,9 +164,9 @@ def _add_streaming_reasons(
         must.append(RefusalReason.TURN_EXISTS)
     elif command.turn_id in session.nodes:
         maybe.append(RefusalReason.TURN_EXISTS)
-    last_turn = next(reversed(session.nodes), None)
+    parent = session.nodes.get(command.parent) if command.parent is not None else None
     is_offset = command.offset is not None and (command.offset != 0 or bool(session.history))
-    is_elsewhere = command.parent is not None and command.parent != last_turn
+    is_elsewhere = command.parent is not None and (parent is None or len(parent.path) != len(session.history))
     if is_elsewhere or is_offset or _is_rewriting(command):
         must.append(RefusalReason.STREAMING_APPENDS_ONLY)
     maybe += [RefusalReason.PARENT_REQUIRED] if command.drop_previous_output else []

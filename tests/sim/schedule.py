@@ -1,13 +1,15 @@
 """From one seed to a world: its limits, its model, and the list of operations."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
 from engine.core.config import CoreConfig
+from engine.core.ids import TurnId
 from tests.kit.shadow_model import ShadowModel
 from tests.sim.families import VOCAB_SIZE, Family
 from tests.sim.loop_model import LoopModel
-from tests.sim.ops import Op
+from tests.sim.ops import AnswerOp, Op, PlanOp, TurnOp
 from tests.sim.writer import Writer
 
 NUM_OPS = 230
@@ -17,11 +19,12 @@ HISTORY_TOKENS_MAX = 32 * 1024 * 1024
 
 
 FAMILY_SHARES = {
-    Family.MIXED: 0.33,
+    Family.MIXED: 0.31,
     Family.CROWD: 0.18,
+    Family.LAST_ATTEMPTS: 0.04,
     Family.SPECULATIVE: 0.11,
-    Family.BRANCHES: 0.13,
-    Family.FORKS: 0.11,
+    Family.BRANCHES: 0.12,
+    Family.FORKS: 0.10,
     Family.QUEUE: 0.05,
     Family.BIG_AND_SMALL: 0.04,
     Family.UNDECORATED: 0.05,
@@ -51,8 +54,22 @@ def make_scenario(seed: int, num_ops: int = NUM_OPS, family: Family | None = Non
     is_durable = rng.random() < 0.4 and family is not Family.BIG_AND_SMALL  # small turns must come and go
     model = _make_model(rng, family)
     writer = Writer(rng, config, family)
-    ops = tuple(writer.write() for _ in range(num_ops))
+    ops = tuple(_crowding(rng, config)) if family is Family.LAST_ATTEMPTS else ()
+    ops += tuple(writer.write() for _ in range(num_ops - len(ops)))
     return Scenario(seed, config, model, is_durable, ops, family)
+
+
+def _crowding(rng: Random, config: CoreConfig) -> Iterator[Op]:
+    """Five turns that fill the pool together. The last one is retracted, and comes back when two short ones are done.
+
+    It has room for all its tokens then, while the two long ones before it soon want more than there is.
+    """
+    for number, share in enumerate((0.48, 0.48, 0.25, 0.25, 0.34)):
+        max_tokens = max(1, round(share * config.pool_tokens) + rng.choice((-1, 0, 0, 1)))
+        yield TurnOp(TurnId(f"c{number}"), None, None, (number,), max_tokens, ignore_eos=True, namespace="")
+    for _ in range(config.pool_tokens // 2):
+        yield PlanOp()
+        yield AnswerOp(fails=False)
 
 
 def _make_model(rng: Random, family: Family) -> ShadowModel:
@@ -97,11 +114,15 @@ def _fit(rng: Random, config: CoreConfig, family: Family) -> CoreConfig:
             return config
         case Family.CROWD:
             return _crowd(rng, config)
+        case Family.LAST_ATTEMPTS:
+            tight = replace(_crowd(rng, config), page_size=1, pool_pages=1 + rng.randint(24, 48), prefix_cache=False)
+            return replace(tight, retractions_max=1, in_flight_max=rng.choice((1, 2)))
         case Family.SPECULATIVE:
-            roomy = replace(config, pool_pages=1 + rng.choice((24, 48, 200)) // config.page_size, prefix_cache=True)
-            return replace(
-                roomy, draft_tokens_max=8, context_len=96, chunk_tokens=16, step_tokens=rng.choice((8, 9, 32))
-            )
+            pool_tokens, chunk_tokens = rng.choice((16, 24, 48, 200)), rng.choice((2, 5, 16))
+            paged = replace(config, pool_pages=1 + max(3, pool_tokens // config.page_size), prefix_cache=True)
+            chunked = replace(paged, chunk_tokens=chunk_tokens, step_tokens=rng.choice((8, 9, 32)))
+            roomless = replace(chunked, new_token_ratio=rng.choice((0.0, 0.0, 0.1)), running_max=4, num_rows=6)
+            return replace(roomless, draft_tokens_max=8, context_len=96)
         case Family.BRANCHES:
             few = rng.choice((12, 64, 64))
             wide = replace(config, session_nodes_max=few, session_turns_max=rng.choice((1, 4, 4)), prefix_cache=True)
@@ -123,6 +144,9 @@ def _fit(rng: Random, config: CoreConfig, family: Family) -> CoreConfig:
 def _crowd(rng: Random, config: CoreConfig) -> CoreConfig:
     """Turns fit when they come, and then grow until none does."""
     pool_tokens = rng.randint(12, 48)
+    if rng.random() < 0.4:  # small steps: turns come, go and come back one after the other
+        config = replace(config, page_size=rng.choice((1, 2)), prefix_cache=rng.random() < 0.5, chunk_tokens=8)
+        pool_tokens = rng.randint(10, 28)
     return replace(
         config,
         pool_pages=max(4, 1 + pool_tokens // config.page_size),

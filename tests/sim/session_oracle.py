@@ -143,7 +143,7 @@ class SessionOracle:
             self._marks[f"fork {source.slot}"] += 1
         else:
             nodes = source.nodes if command.at_turn is None else path_to(source.nodes, command.at_turn)
-            session.nodes = cut(nodes, length)
+            session.nodes = dict(nodes) if command.at_len is None else cut(nodes, length)
             self._marks["fork ordinary"] += 1
         self._marks["fork beside a running turn"] += bool(source.live)
         return session

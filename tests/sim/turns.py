@@ -84,8 +84,7 @@ def resolve(name: TurnId | None, session: SessionRecord | None) -> TurnId | None
     if session is None:
         return None
     names = list(session.nodes if name[0] == "^" else session.live)
-    back = int(name[1:])
-    return names[-1 - back] if back < len(names) else None
+    return names[-1 - min(int(name[1:]), len(names) - 1)] if names else None
 
 
 def path_to(nodes: Mapping[TurnId, NodeRecord], name: TurnId) -> dict[TurnId, NodeRecord]:

@@ -159,7 +159,7 @@ class WatchedCore:
         self.told.extend(events)
         self._learn_traces(events)
         check_fence(events, self.device.queued)
-        check_retractions(events, self.book.draining_pages)
+        check_retractions(events, self.book.draining(), self.oracles)
         check_moves(events, self._steps, self._traces, is_planning=is_planning)
         self.book.replay(events)
         self.device.observe(events)

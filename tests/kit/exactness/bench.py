@@ -84,8 +84,6 @@ def _assert_reused(cell: Cell, tally: Tally) -> None:
 
 
 def _assert_speculated(cell: Cell, tally: Tally) -> None:
-    # Guesses count as tokens of the chunk: with chunks of one token there is no room for any.
-    drafts = cell.speculation and cell.chunk_tokens != 1
-    assert (tally.drafted > 0) == drafts, f"guesses: {tally}"
-    assert not drafts or tally.accepted > 0, f"no guess was right: {tally}"
-    assert not drafts or tally.given_back_steps > 0, f"no guess was wrong: {tally}"
+    assert (tally.drafted > 0) == cell.speculation, f"guesses: {tally}"
+    assert not cell.speculation or tally.accepted > 0, f"no guess was right: {tally}"
+    assert not cell.speculation or tally.given_back_steps > 0, f"no guess was wrong: {tally}"

@@ -5,7 +5,7 @@ from enum import StrEnum
 from fractions import Fraction
 from itertools import product
 
-from tests.kit.exactness.cover import Pair, Row, pairs_of, pairwise_cover
+from tests.kit.exactness.cover import Row, pairwise_cover
 
 
 class Kind(StrEnum):
@@ -23,9 +23,6 @@ PAGE_SIZES = (1, 16, 64)
 CHUNKS = (1, 7, 64, None)
 """`chunk_tokens`; None for prompts in one piece."""
 OFF_ON = (False, True)
-
-CHUNK, SPECULATION = 2, 4
-"""Places of these factors among those of `Cell`."""
 
 Place = Fraction | None
 """Where in its life each turn is retracted: 0 after its first step, 1 after the last one that allows it; None never."""
@@ -71,19 +68,9 @@ def cover_sizes(num_places: int) -> tuple[int, ...]:
     return (len(KINDS), len(PAGE_SIZES), len(CHUNKS), len(OFF_ON), len(OFF_ON), num_places + 1)
 
 
-def met_by(row: Row) -> set[Pair]:
-    """Pairs that a cell of `cover` shows. Chunks of one token leave no room for guesses: these show nothing there."""
-    _, _, chunk, _, speculation, _ = row
-    pairs = pairs_of(row)
-    if CHUNKS[chunk] != 1 or not OFF_ON[speculation]:
-        return pairs
-    guesses, chunks = (SPECULATION, speculation), (CHUNK, chunk)
-    return {pair for pair in pairs if guesses not in pair or chunks in pair}
-
-
 def cover_rows(num_places: int) -> list[Row]:
     """The rows of `cover`."""
-    return pairwise_cover(cover_sizes(num_places), met_by)
+    return pairwise_cover(cover_sizes(num_places))
 
 
 def cover(num_places: int) -> list[PlacedCell]:

@@ -216,17 +216,19 @@ def test_speculation_when_the_budget_of_a_step_is_small_then_guesses_take_only_w
     assert [len(rig.output(rid)) for rid in rids] == [9, 9]
 
 
-def test_speculation_when_a_chunk_is_small_then_a_row_is_never_longer() -> None:
-    rig = CoreRig(replace(CONFIG, chunk_tokens=3), ScriptedModel(100, script=(1, 2)))
+def test_speculation_when_chunks_are_small_then_drafts_do_not_count() -> None:
+    rig = CoreRig(replace(CONFIG, chunk_tokens=1), ScriptedModel(100, script=(1, 2)))
     run_turn(rig, [1, 2, 1, 2], 9, 8)
-    assert max(row.query_len for plan in rig.plans for row in plan.rows) == 3
+    rows = [row for plan in rig.plans for row in plan.rows]
+    assert {row.query_len for row in rows if row.num_samples <= 1} == {1}
+    assert max(row.query_len for row in rows) == 8
 
 
 def test_speculation_when_pages_are_short_then_it_guesses_less_and_nobody_is_retracted_for_it() -> None:
-    config = replace(CONFIG, page_size=1, pool_pages=18, in_flight_max=1, new_token_ratio=0.0, prefix_cache=False)
+    config = replace(CONFIG, page_size=1, pool_pages=22, in_flight_max=1, new_token_ratio=0.0, prefix_cache=False)
     rig = CoreRig(config, ScriptedModel(100, script=(1, 2)))
     other = rig.submit(replace(rig.command("other", range(10, 18)), max_tokens=3))
-    guessing = rig.submit(replace(rig.command("guesses", [1, 2, 1, 2]), max_tokens=12, draft_tokens=8))
+    guessing = rig.submit(replace(rig.command("guesses", [1, 2, 1, 2]), max_tokens=12, draft_tokens=4))
     drafted: list[tuple[int, int]] = []
     while rig.core.has_work:
         spare = rig.core.snapshot().pools[0].available
@@ -235,9 +237,8 @@ def test_speculation_when_pages_are_short_then_it_guesses_less_and_nobody_is_ret
         drafted += [(len(plan.rows), row.num_samples - 1) for row in plan.rows if row.rid == guessing]
         assert sum(row.num_samples - 1 for row in plan.rows) <= spare
         rig.answer()
-    assert drafted[1][0] == 2
-    assert drafted[1][1] < 8, "the other's pages leave no room for eight"
-    assert drafted[-1] == (1, 8), "and then they do"
+    # The third time the other's pages leave no room for four guesses; when it is gone they do.
+    assert drafted == [(2, 0), (2, 4), (2, 0), (1, 4)]
     assert [rig.ending(rid).usage.retractions for rid in (other, guessing)] == [0, 0]
     assert rig.output(guessing) == [1, 2] * 6
 
@@ -283,3 +284,15 @@ def test_speculation_when_the_forward_fails_then_nothing_of_the_guesses_stays() 
     assert rig.slot("s") == held
     assert rig.core.snapshot().pools[0].uncached == 0
     assert len(rig.core.owners(PoolKind.FULL)) == CONFIG.pool_pages
+
+
+def test_speculation_when_another_needs_pages_that_guesses_hold_then_it_waits_for_them_and_nobody_is_retracted() -> (
+    None
+):
+    config = replace(CONFIG, page_size=1, pool_pages=12, in_flight_max=2, new_token_ratio=0.0, prefix_cache=False)
+    rig = CoreRig(config, ScriptedModel(100, script=(1, 2)))
+    other = rig.submit(replace(rig.command("other", [50, 51]), max_tokens=6))
+    guessing = rig.submit(replace(rig.command("guesses", [1, 2, 1, 2]), max_tokens=4, draft_tokens=2))
+    rig.run()
+    assert [rig.ending(rid).usage.retractions for rid in (other, guessing)] == [0, 0]
+    assert any(event.drafted for event in rig.of(TokensSampled))

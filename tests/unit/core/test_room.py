@@ -15,6 +15,7 @@ from engine.core.events import CommitRequested, TurnAdmitted, TurnEnded, TurnRet
 from engine.core.ids import Rid, TurnId, pack_ids
 from engine.core.ownership import Move, PoolKind
 from engine.core.plan import StepPlan, StepResult
+from engine.core.priorities import last_attempt_rank
 from engine.core.request import Phase, Request
 from engine.core.room import Room
 from tests.kit.core_parts import CoreParts, CoreRig, make_parts
@@ -144,7 +145,8 @@ def test_grow_when_the_turn_itself_is_on_its_last_attempt_then_even_an_older_one
     parts = make_parts()
     room = make_room(parts)
     _, newest = (run_request(parts, room, rid, 8) for rid in (1, 2))
-    newest.is_last_attempt = True
+    newest.is_last_attempt, newest.rank = True, last_attempt_rank(newest.rank)
+    parts.queues.running.reverse()
     assert room.grow(newest, 1)
     assert retracted(parts) == [1]
 

@@ -80,3 +80,15 @@ async def test_wait_when_rung_before_then_returns_and_lets_others_run() -> None:
 
 async def test_wait_when_nothing_rings_then_returns_after_its_time() -> None:
     await Inbox(4).wait(timeout_s=0.0)
+
+
+async def test_close_when_many_wait_then_each_sender_has_an_exception_of_its_own() -> None:
+    inbox = Inbox(4)
+    waiting = [asyncio.create_task(inbox.send(command)) for command in (FIRST, SECOND)]
+    await asyncio.sleep(0)
+    over = EngineClosed("over")
+    inbox.close(over)
+    raised = [*await asyncio.gather(*waiting, return_exceptions=True)]
+    raised += await asyncio.gather(inbox.send(FIRST), inbox.send(SECOND), return_exceptions=True)
+    assert len({id(each) for each in (*raised, over)}) == 5
+    assert over.__traceback__ is None

@@ -9,15 +9,18 @@ from engine.core.errors import Refusal, RefusalReason
 from engine.core.events import Usage
 from engine.runtime.handle import (
     Delta,
+    EngineClosed,
     EngineFailed,
+    Failure,
     Finished,
     Started,
     StreamReason,
     StreamRefusal,
     TurnEvent,
+    again,
 )
 from engine.runtime.output import TurnOutput
-from engine.runtime.streams import Failure, LiveStream, TurnFeed
+from engine.runtime.streams import LiveStream, TurnFeed
 
 STARTED = Started(context_len=3, new_len=3, max_tokens=8)
 FINISHED = Finished(FinishReason.STOP, Usage(3, 0, 0, 3, 2, 0), history_len=5, is_committed=True)
@@ -181,3 +184,33 @@ async def test_push_when_a_stop_string_is_complete_then_said_and_its_ids_are_the
     assert rig.feed.push(b"Dyz")
     rig.feed.finish(FINISHED)
     assert await read_all(stream) == [Delta(0, tuple(b"xEND"), "x"), FINISHED]
+
+
+FAILURES: list[Failure] = [
+    EngineFailed("halted"),
+    EngineClosed("over"),
+    Refusal(RefusalReason.QUEUE_FULL, "full", field="f", value=3, limit=2),
+    StreamRefusal(StreamReason.SLOW_READER, "slow", field="f", value=3, limit=2),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+async def test_streams_when_all_fail_of_one_cause_then_each_reader_has_an_exception_of_its_own(
+    failure: Failure,
+) -> None:
+    rig = Rig()
+    streams = [rig.feed.open() for _ in range(3)]
+    rig.feed.fail(failure)
+    raised: list[BaseException] = []
+    for stream in streams:
+        with pytest.raises(type(failure)) as caught:
+            await read_all(stream)
+        raised.append(caught.value)
+    assert len({id(each) for each in (*raised, failure)}) == 4
+    assert failure.__traceback__ is None
+    assert {(type(each), str(each)) for each in raised} == {(type(failure), str(failure))}
+
+
+@pytest.mark.parametrize("failure", FAILURES[2:], ids=lambda failure: type(failure).__name__)
+def test_again_when_a_refusal_has_facts_then_they_are_all_there(failure: Failure) -> None:
+    assert vars(again(failure)) == vars(failure)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from services.cli.arguments import DEFAULT_TARGET, read_target
+from services.cli.arguments import DEFAULT_TARGET, read_name, read_number, read_target
 from services.cli.main import build_parser
 from services.config import ServeConfig
 
@@ -76,3 +76,41 @@ def test_serve_help_when_asked_then_each_default_is_told_once_and_in_words(capsy
         assert words in told
     assert "(default: True)" not in told
     assert "None" not in told
+
+
+@pytest.mark.parametrize("text", ["", "\n", "a\udcff"])
+def test_read_name_when_it_can_be_none_then_refused(text: str) -> None:
+    assert read_name("my session") == "my session"
+    with pytest.raises(argparse.ArgumentTypeError):
+        read_name(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("x", "no whole number"), ("1.5", "no whole number"), (str(2**63), "range")]
+)
+def test_read_number_when_it_can_not_be_sent_then_refused(text: str, told: str) -> None:
+    assert [read_number(each) for each in ("-1", str(2**63 - 1), str(-(2**63)))] == [-1, 2**63 - 1, -(2**63)]
+    with pytest.raises(argparse.ArgumentTypeError, match=told):
+        read_number(text)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fork", ""),
+        ("fork", "s", "--name", ""),
+        ("fork", "s", "--at-turn", ""),
+        ("fork", "s", "--at-length", "1" * 20),
+        ("truncate", "s", "9" * 20),
+        ("truncate", "", "9"),
+        ("explain", "9" * 20),
+        ("close", ""),
+    ],
+)
+def test_parser_when_a_value_can_not_be_sent_then_its_argument_is_named(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        build_parser().parse_args(command)
+    assert left.value.code == 2
+    assert re.search(r"error: argument (session|--name|--at-turn|--at-length|length|page): ", capsys.readouterr().err)

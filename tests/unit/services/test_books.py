@@ -70,3 +70,9 @@ def test_describe_pages_when_some_are_draining_then_said_until_when() -> None:
 
 def test_describe_pages_when_out_of_balance_then_loud() -> None:
     assert "DO NOT BALANCE" in describe_pages(replace(STATS, balanced=False))
+
+
+def test_take_back_when_nobody_knows_how_the_turn_ended_then_nothing_is_claimed() -> None:
+    turn = EndedTurn(5, Usage(108, 102, 0, 6, 3, 0), 103)
+    turn.is_committed = None
+    assert TurnBook().take_back(turn, STATS).startswith("turn 1: the server did not say how it ended; ")

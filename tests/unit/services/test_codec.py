@@ -109,7 +109,11 @@ def test_decode_resume_when_a_field_is_set_then_the_draft_differs(field: str) ->
 def test_find_unknown_enum_when_a_number_has_no_name_then_field_and_number(
     request_: generate_pb2.GenerateRequest, field: str
 ) -> None:
-    assert find_unknown_enum(request_) == (field, getattr(request_, field))
+    unknown = find_unknown_enum(request_)
+    assert unknown is not None
+    assert (unknown.field_name, unknown.number) == (field, getattr(request_, field))
+    assert [name for name in unknown.known if name.endswith(("_APPEND", "_ROLL_BACK"))] == [unknown.known[0]]
+    assert not any(name.endswith("_UNSPECIFIED") for name in unknown.known)
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values())

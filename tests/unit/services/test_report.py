@@ -3,8 +3,8 @@
 import grpc
 import pytest
 
-from services.cli.report import describe_error, is_about_an_option
-from services.client import TenureError
+from services.cli.report import describe_error, is_about_an_option, report_error
+from services.client import OptionError, TenureError
 from services.config import to_flag
 
 SILENCE = TenureError("UNAVAILABLE", "failed to connect", code=grpc.StatusCode.UNAVAILABLE)
@@ -50,3 +50,26 @@ def test_describe_error_when_the_host_is_unknown_then_said_so() -> None:
 def test_describe_error_when_a_server_gave_its_reason_then_that() -> None:
     error = TenureError("QUEUE_FULL", "too many wait", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
     assert describe_error(error, "h:1") == "QUEUE_FULL: too many wait"
+
+
+@pytest.mark.parametrize(
+    ("field", "argument"),
+    [("new_session_id", "--name"), ("at_turn_id", "--at-turn"), ("length", "length"), ("unit", "page")],
+)
+def test_describe_error_when_the_command_line_has_another_name_for_the_field_then_that(
+    field: str, argument: str
+) -> None:
+    error = invalid(field, "can not be")
+    assert describe_error(error, "h:1") == f"{argument}: can not be"
+    assert is_about_an_option(error)
+
+
+@pytest.mark.parametrize(("option", "argument"), [("at_length", "--at-length"), ("max_tokens", "--max-tokens")])
+async def test_report_error_when_our_client_refuses_an_option_then_its_argument_and_exit_code_2(
+    option: str, argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work() -> int:
+        raise OptionError(option, "is out of range")
+
+    assert await report_error("h:1", work()) == 2
+    assert capsys.readouterr().err == f"tenure: {argument}: is out of range\n"

@@ -1,11 +1,14 @@
 """What the client sends: each option in its place, nothing that was left out, and no number that has no room."""
 
+import math
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from protos.v1 import generate_pb2, types_pb2
+from services.client import Client, OptionError, connect
 from services.client.requests import (
     Message,
-    OptionError,
     SamplingOptions,
     SessionTurnOptions,
     TurnInput,
@@ -127,3 +130,60 @@ def test_build_request_when_messages_are_no_messages_then_said_so() -> None:
     slip.append({"role": "user", "content": "x"})  # type: ignore[arg-type]  # as above
     with pytest.raises(TypeError, match="not dict"):
         build_request(TurnInput(messages=slip), "t", {})
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        (TurnInput(text="a\udcffb"), "text"),
+        (TurnInput(token_ids=[1, 2**31]), "token_ids: 2147483648 is out of range"),
+        (TurnInput(messages=[Message("user", "\udcff")]), "messages"),
+        (TurnInput(messages=[Message("\udcff", "x")]), "messages"),
+    ],
+)
+def test_build_request_when_the_input_can_not_be_sent_then_it_is_named(given: TurnInput, option: str) -> None:
+    with pytest.raises(OptionError, match=option):
+        build_request(given, "t", {})
+
+
+@pytest.mark.parametrize("name", ["turn_id", "stop"])
+def test_build_request_when_a_text_is_no_utf_8_then_it_is_named(name: str) -> None:
+    turn_id, options = ("\udcff", SamplingOptions()) if name == "turn_id" else ("t", SamplingOptions(stop=["\udcff"]))
+    with pytest.raises(OptionError, match=f"{name}: has characters that are no text"):
+        build_request(TurnInput(text="x"), turn_id, options)
+
+
+HUGE = 10**20
+CALLS: dict[str, tuple[str, Callable[[Client], object]]] = {
+    "session ''": ("session_id", lambda client: client.session("")),
+    "session of no text": ("session_id", lambda client: client.session("\udcff")),
+    "session priority": ("priority", lambda client: client.session(priority=HUGE)),
+    "parent": ("parent", lambda client: client.session("s").turn("x", parent="\udcff")),
+    "fork ''": ("session_id", lambda client: client.session("s").fork("")),
+    "fork of no text": ("session_id", lambda client: client.session("s").fork("\udcff")),
+    "fork at_turn": ("at_turn", lambda client: client.session("s").fork(at_turn="\udcff")),
+    "fork at_length": ("at_length", lambda client: client.session("s").fork(at_length=HUGE)),
+    "truncate": ("length", lambda client: client.session("s").truncate(HUGE)),
+    "explain": ("unit", lambda client: client.explain(-HUGE)),
+    "explain pool": ("pool", lambda client: client.explain(1, "half")),
+    "find_session": ("session_id", lambda client: client.find_session("\udcff")),
+    "sessions": ("page_size", lambda client: anext(client.sessions(page_size=HUGE))),
+    "timeout nan": ("timeout_s", lambda client: client.generate("x", timeout_s=math.nan)),
+    "timeout inf": ("timeout_s", lambda client: client.generate("x", timeout_s=math.inf)),
+    "timeout huge": ("timeout_s", lambda client: client.session("s").turn("x", timeout_s=HUGE)),
+}
+
+
+async def ask_for(client: Client, ask: Callable[[Client], object]) -> None:
+    asked = ask(client)
+    if isinstance(asked, Awaitable):
+        await asked
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_client_when_a_value_can_not_be_sent_then_the_option_is_named_and_nothing_is_sent(call: str) -> None:
+    option, ask = CALLS[call]
+    async with connect("127.0.0.1:1") as client:
+        with pytest.raises(OptionError) as caught:
+            await ask_for(client, ask)
+    assert caught.value.option == option

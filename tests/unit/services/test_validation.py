@@ -1,6 +1,7 @@
 """The gate: each field absent, minimal, maximal and past it."""
 
 import math
+import re
 from dataclasses import replace
 
 import grpc
@@ -19,6 +20,7 @@ from services.drafts import (
     ResumeDraft,
     TextDraft,
     TurnDraft,
+    UnknownEnum,
 )
 from services.errors import CallError
 from services.limits import LIMITS
@@ -26,6 +28,7 @@ from services.tokenization.chat import ChatMessage
 from services.validation import (
     require_known,
     validate,
+    validate_abort,
     validate_fork,
     validate_list,
     validate_open,
@@ -179,8 +182,8 @@ def test_validate_fork_when_in_range_then_passes() -> None:
 
 def test_require_known_when_an_enum_has_a_number_without_a_name_then_refused_by_name() -> None:
     require_known(None)
-    with pytest.raises(CallError, match="mode: has a value that this server does not know") as caught:
-        require_known(("mode", 9))
+    with pytest.raises(CallError, match="mode: has a value that this server does not know; known are A, B") as caught:
+        require_known(UnknownEnum("mode", 9, ("A", "B")))
     assert caught.value.problem.metadata == {"value": "9"}
 
 
@@ -218,3 +221,29 @@ def test_validate_when_sampling_is_left_out_then_greedy_with_the_seed_of_the_ser
 def test_validate_when_input_gave_no_ids_then_refused() -> None:
     with pytest.raises(CallError, match="nothing to answer"):
         validate(TURN, Prompt([]), turn_id="t", seed=0, deadline_s=None)
+
+
+@pytest.mark.parametrize(
+    ("draft", "told"),
+    [
+        (replace(TURN, turn_id=""), "turn_id: is empty; leave it out to have one chosen"),
+        (replace(TURN, session_id=""), "session_id: is empty; leave it out for a turn without a session"),
+        (replace(TURN, parent=""), "parent_turn_id: is empty; leave it out for a turn that follows none"),
+        (
+            replace(TURN, input=ChatDraft((user("x"),) * (LIMITS.messages_max + 1))),
+            f"chat.messages: are too many: at most {LIMITS.messages_max}",
+        ),
+    ],
+)
+def test_validate_turn_when_refused_then_the_message_says_what_would_do(draft: TurnDraft, told: str) -> None:
+    with pytest.raises(CallError, match=re.escape(told)):
+        validate_turn(draft)
+
+
+def test_validate_fork_and_abort_when_an_optional_name_is_empty_then_said_what_leaving_it_out_means() -> None:
+    with pytest.raises(CallError, match="leave it out for all that the session has"):
+        validate_fork(replace(FORK, at_turn=""))
+    with pytest.raises(CallError, match="leave it out for a turn without a session"):
+        validate_abort("", "t")
+    with pytest.raises(CallError, match="turn_id: is empty: which turn"):
+        validate_abort("s", "")

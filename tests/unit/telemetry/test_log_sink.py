@@ -11,6 +11,9 @@ from engine.core.events import (
     Numbered,
     SessionClosed,
     SessionOpened,
+    SessionTruncated,
+    SlotChanged,
+    SlotState,
     StepAnswered,
     TokensSampled,
     TurnAccepted,
@@ -113,3 +116,34 @@ def test_publish_when_step_went_well_then_silent(collector: Collector) -> None:
 )
 def test_format_line_when_text_is_odd_then_quoted_on_one_line(value: str, shown: str) -> None:
     assert format_line("x", {"key": value, "absent": None, "flag": False}) == f"event=x key={shown} flag=false"
+
+
+def moved(source: SlotState, target: SlotState, uid: int = 1) -> SlotChanged:
+    return SlotChanged(SID, source, target, kv_committed_len=0, uid=uid)
+
+
+def truncated(uid: int = 1) -> SessionTruncated:
+    return SessionTruncated(SID, uid, history_len=3, kv_len=0)
+
+
+HELD, DEMOTED = SlotState.HELD, SlotState.DEMOTED
+
+
+@pytest.mark.parametrize(
+    ("events", "num_lines"),
+    [
+        ((moved(HELD, DEMOTED),), 1),
+        ((moved(SlotState.EMPTY, DEMOTED),), 0),
+        ((moved(SlotState.COMMITTING, DEMOTED),), 0),
+        ((moved(HELD, DEMOTED), truncated()), 0),
+        ((moved(HELD, DEMOTED), truncated(uid=2)), 1),
+        ((moved(HELD, DEMOTED), moved(DEMOTED, SlotState.EMPTY), truncated()), 1),
+    ],
+    ids=["pressure", "fork", "cut while it came back", "truncate", "truncate of another", "pressure, then truncate"],
+)
+def test_publish_when_a_slot_is_demoted_then_a_line_only_where_room_was_needed(
+    events: tuple[CoreEvent, ...], num_lines: int, collector: Collector
+) -> None:
+    make_sink().publish(numbered(*events), 0.0)
+    assert len(collector.lines) == num_lines
+    assert all("event=session_demoted session_id=s1 was=held" in line for line in collector.lines)
