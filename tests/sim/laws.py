@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from engine.core.core import Core
+from engine.core.errors import Refusal
 from engine.core.events import CoreEvent, KvMoved, TurnRetracted
-from engine.core.ids import pack_ids, pages_for
+from engine.core.ids import SessionId, pack_ids, pages_for
 from engine.core.invariants import CheckLevel
 from engine.core.ownership import Owner, OwnerKind, PoolKind
 from engine.core.plan import PlanRow, StepPlan
@@ -14,7 +15,7 @@ from tests.kit.book import Book
 from tests.kit.shadow_device import QueuedPlan
 from tests.sim.drafts import check_drafts
 from tests.sim.oracles import Oracles
-from tests.sim.records import SessionRecord, TurnRecord, expect
+from tests.sim.records import OracleFired, SessionRecord, TurnRecord, expect
 
 
 def check_state(core: Core, book: Book, oracles: Oracles) -> None:
@@ -106,14 +107,21 @@ def _check_sessions(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
         expect(state.history_len == expected, "rollback", f"{state}: {expected} ids are committed")
         expect(state.live_turns == len(session.live), "ending", f"{state}: {list(session.live)} run or wait")
         if session.streaming and not session.is_closing:
-            kept = core.find_base(session_id, Point())
+            kept = _find_base(core, session_id, Point())
             expect(kept == pack_ids(session.history), "rollback", f"{session_id}: not the history that was told")
+
+
+def _find_base(core: Core, session_id: SessionId, point: Point) -> bytes:
+    try:
+        return core.find_base(session_id, point)
+    except Refusal as refusal:
+        raise OracleFired("ending", f"{session_id} is open, and refuses {point}: {refusal.reason}") from refusal
 
 
 def check_paths(core: Core, session: SessionRecord) -> None:
     """All branches of an ordinary session are what was told."""
     for turn_id, node in session.nodes.items():
-        kept = core.find_base(session.session_id, Point(turn_id))
+        kept = _find_base(core, session.session_id, Point(turn_id))
         what = f"{session.session_id}: the path to {turn_id} is not what was told"
         expect(kept == pack_ids(node.path), "rollback", what)
 

@@ -170,6 +170,9 @@ class SessionOracle:
             usable_len = min(max(0, len(session.history) - 1), source.slot_len)
             least = usable_len // page_size * page_size
             expect(event.kv_len >= least, "fork", f"{event}: the other holds {source.slot_len}, so {least} are shared")
+            expect(
+                is_held or least == 0, "fork", f"{event}: {least} tokens are shared, and its slot does not hold them"
+            )
         is_empty = session.slot is SlotState.EMPTY
         is_right = is_empty == (not session.history) and is_held <= (event.kv_len > 0)
         expect(is_right, "fork", f"{event} leaves the slot {session.slot}")
