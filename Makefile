@@ -29,7 +29,7 @@ BENCH_ARGS ?=
 .PHONY: help setup proto fmt static check test exact sim soak mutants bench-core demo serve
 
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 setup: $(STAMP) ## Make .venv with everything, at exact versions
 

@@ -120,7 +120,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         found = tuple(state for state in snapshot.sessions if state.session_id == request.session_id)
         if not found:
             name = request.session_id
-            message = f"there is no open session {name!r}"
+            message = f"no open session {name!r}"
             raise Refusal(RefusalReason.SESSION_UNKNOWN, message, field="session_id", value=name)
         return session_pb2.GetResponse(session=encode_sessions(found, snapshot.turns)[0])
 

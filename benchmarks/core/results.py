@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.core.timing import Timing
 
 ROOT = Path(__file__).parents[2]
-PEER_NOTE = "peer: SGLang's classes on one thread of a 2021 server core, as the design states them; not of this run"
+PEER_NOTE = "peer: SGLang's classes as measured on one thread of a 2021 server core; not of this run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def to_json(results: Iterable[Result], commit: str) -> str:
 
 def table(results: Sequence[Result]) -> str:
     """One line a result, columns aligned, a blank line between operations."""
-    header = ("operation", "size", "median", "p99", "target", "peer", "")
+    header = ("operation", "size", "median", "p99", "median's target", "peer", "")
     rows = [header, *(_cells(result) for result in results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines: list[str] = []

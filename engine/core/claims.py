@@ -44,7 +44,7 @@ def check_claims(ledger: Ledger, pool: PoolKind, claims: Sequence[Claim]) -> Ite
             )
             units = [unit for unit in units if 0 < unit < len(owners)]
         if wrong := _not_of(owners, units, claim.owner):
-            what = f"{claim.name} lists {len(wrong)} units of {pool} as {claim.owner}'s that are another's"
+            what = f"{claim.name} lists {len(wrong)} of pool {pool}, as {claim.owner}, that the ledger has as another's"
             yield Finding(claim.law, _tell(ledger, pool, what, wrong), pool=pool, units=wrong)
         for unit in units:
             marks[unit] = _MORE[marks[unit]]
@@ -79,7 +79,7 @@ def _find_leaks(ledger: Ledger, pool: PoolKind, owners: tuple[Owner, ...], marks
     for owner, units in lost.items():
         if owner.kind is not OwnerKind.QUARANTINED:
             law = "holders" if owner.kind in (OwnerKind.REQUEST, OwnerKind.SESSION) else "census"
-            what = f"nobody lists {len(units)} units of {pool} that are {owner}'s"
+            what = f"nobody lists {len(units)} of pool {pool} that the ledger has as {owner}"
             yield Finding(law, _tell(ledger, pool, what, units), FindingKind.LEAK, pool, tuple(units))
 
 

@@ -25,7 +25,7 @@ def plant_fault(books: Books, fault: Fault) -> UnitHistory:
     match fault:
         case Fault.LEAK:
             page = books.pools.lose_free_unit(PoolKind.FULL)
-            missing = "no free page had an owner before"
+            missing = "no free page was ever owned"
         case Fault.DOUBLE_OWNER:
             page = _find_held_page(books)
             missing = "neither the prefix cache nor an idle session has a page"
@@ -34,7 +34,7 @@ def plant_fault(books: Books, fault: Fault) -> UnitHistory:
         case _:
             assert_never(fault)
     if page is None:
-        message = f"{fault} can't be planted: {missing}; run a turn first"
+        message = f"{fault} can't be planted: {missing}; run a longer turn, or close a session, first"
         raise Refusal(RefusalReason.FAULT_IMPOSSIBLE, message, field="fault", value=fault)
     return books.pools.ledger.explain(PoolKind.FULL, page)
 

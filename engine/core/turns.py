@@ -64,7 +64,8 @@ def find_base(session: Session, point: Point) -> Base:
         return base
     length = count_ids(base.ids)
     if not 0 <= point.offset <= length:
-        message = f"offset must be from 0 to {length}, the length of what the turn follows, not {point.offset}"
+        what = "the length of what the turn follows" if point.parent is not None else "since it names no parent"
+        message = f"offset must be from 0 to {length}, {what}, not {point.offset}"
         raise Refusal(RefusalReason.OFFSET_INVALID, message, field="offset", value=point.offset, limit=length)
     kept = slice_ids(base.ids, 0, point.offset)
     return Base(kept, Place(base.place.parent, min(base.place.parent_len, point.offset)))
@@ -104,7 +105,7 @@ def _check_streaming(session: Session, point: Point) -> None:
     }
     field = next((name for name, is_asked in asked.items() if is_asked), None)
     if field is not None:
-        message = f"streaming session {session.session_id!r} only appends to its last turn: {field} can't be had"
+        message = f"streaming session {session.session_id!r} only appends to its last turn: leave {field} out"
         value = point.parent if field == "parent_turn_id" else None
         raise Refusal(RefusalReason.STREAMING_APPENDS_ONLY, message, field=field, value=value)
 

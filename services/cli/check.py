@@ -19,13 +19,14 @@ async def _check(target: str) -> int:
 def format_report(report: CheckReport, num_quarantined: int = 0) -> str:
     """A line that says all is well, or one for each law that does not hold; then what is out of circulation."""
     if report.is_clean:
-        lines = [f"every page has exactly one owner ({report.checks_run} checks since the server started)"]
+        pages = "every page in use" if num_quarantined else "every page"
+        lines = [f"{pages} has exactly one owner ({report.checks_run} checks since the server started)"]
     else:
         lines = ["THE BOOKS DO NOT BALANCE; please report this:", *map(_describe, report.findings)]
     if num_quarantined:
         lines.append(
-            f"OUT OF CIRCULATION: {num_quarantined}, lost before and quarantined; please report it. The log says "
-            "which, and `tenure explain` tells the history of each"
+            f"OUT OF CIRCULATION: {num_quarantined}, which nobody owned any more; please report it. The server's log "
+            "says which, and `tenure explain` tells the history of each"
         )
     return "\n".join(lines)
 

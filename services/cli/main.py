@@ -41,7 +41,7 @@ _SERVE_HELP: dict[str, str] = {
     "chunk_tokens": "most prompt tokens of one request computed in a step",
     "step_tokens": "most tokens computed in a step, all requests together",
     "running_max": "most requests that run at once",
-    "waiting_max": "most requests that wait; more are refused",
+    "waiting_max": "most turns of sessions, and as many requests without one, that wait; more are refused",
     "threads": "CPU threads for the model",
     "sessions_max": "most sessions open at once",
     "idle_timeout_s": "seconds without a turn after which a session is closed",
@@ -99,7 +99,8 @@ def build_parser() -> argparse.ArgumentParser:
         ("explain", "tell who owns a page, and who did before", _add_explain),
         ("demo", "show it all, with a server of its own", _add_demo),
     ):
-        command = commands.add_parser(name, help=text, formatter_class=HelpFormatter)
+        # Options are not guessed from their beginnings: a slip would pass for another one.
+        command = commands.add_parser(name, help=text, formatter_class=HelpFormatter, allow_abbrev=False)
         command.set_defaults(command_parser=command)
         add_arguments(command)
     return parser

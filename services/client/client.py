@@ -64,7 +64,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the turns that still run, then lets the connection go. Idempotent. Sessions are closed by themselves."""
+        """Ends the turns that still run, then lets the connection go. Idempotent. It closes no session."""
         try:
             await self._live.leave_all()
         finally:

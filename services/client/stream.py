@@ -43,8 +43,9 @@ class Patience:
 
     def __post_init__(self) -> None:
         """Raises OptionError for what gRPC would take to be over already, and for what would never end."""
-        if self.timeout_s is not None and not self.timeout_s <= TIMEOUT_MAX_S:
-            raise OptionError("timeout_s", f"must be a number of at most {TIMEOUT_MAX_S:.0f}; None is for no end")
+        if self.timeout_s is not None and not 0 < self.timeout_s <= TIMEOUT_MAX_S:
+            problem = f"must be above 0 and at most {TIMEOUT_MAX_S:.0f}, not {self.timeout_s}; None is for no end"
+            raise OptionError("timeout_s", problem)
         if math.isnan(self.resume_timeout_s):
             raise OptionError("resume_timeout_s", "must be a number of seconds")
 

@@ -35,9 +35,10 @@ def run_script(text: str, target: str, folder: Path) -> subprocess.CompletedProc
 
 def test_examples_when_run_in_order_then_they_do_what_they_say(target: str, tmp_path: Path) -> None:
     blocks = python_blocks(ROOT / "docs" / "sessions.md")
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     done = run_script("\n".join(blocks), target, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+    assert "guesses were right" in done.stdout
     assert "found again 0 times" in done.stdout
     assert "mine " in done.stdout
 

@@ -27,6 +27,8 @@ def main() -> int:
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run a script (- for stdin) in place of seeds")
     parser.add_argument("--shrink", action="store_true", help="print the shortest schedule that breaks the same law")
     options = parser.parse_args()
+    if options.seeds < 1:
+        parser.error(f"--seeds (SEEDS in make) must be at least 1, not {options.seeds}")
     if options.replay is not None:
         return replay(options.replay, is_shrinking=options.shrink)
     return run_seeds(options)

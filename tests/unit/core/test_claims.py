@@ -58,7 +58,7 @@ def test_check_claims_when_nobody_lists_units_then_it_is_one_leak_of_their_owner
 ) -> None:
     (found,) = check(claimed)
     assert (found.kind, found.law, found.pool, found.units) == (FindingKind.LEAK, law, FULL, units)
-    assert f"that are {owner}'s" in found.message
+    assert f"has as {owner}" in found.message
 
 
 def test_check_claims_when_units_of_two_owners_leak_then_there_is_a_finding_for_each() -> None:
@@ -74,8 +74,10 @@ class Conflict:
 
 
 CONFLICTS = {
-    "held_page_is_stacked": Conflict(claims(stack=[6, 7, 2]), (2,), "the free stack lists 1 units of full as free's"),
-    "free_page_is_held": Conflict(claims(one=[1, 2, 6]), (6,), "rid 1 lists 1 units of full as request:1's"),
+    "held_page_is_stacked": Conflict(
+        claims(stack=[6, 7, 2]), (2,), "the free stack lists 1 of pool full, as free, that"
+    ),
+    "free_page_is_held": Conflict(claims(one=[1, 2, 6]), (6,), "rid 1 lists 1 of pool full, as request:1, that"),
     "anothers_page_is_held": Conflict(claims(one=[1, 2, 3]), (3,), "belongs to request:2: grant free→request:2"),
     "listed_twice_by_one": Conflict(claims(one=[1, 2, 2]), (2,), "listed more than once, by rid 1"),
     "listed_thrice_by_one": Conflict(claims(one=[1, 2, 2, 2]), (2,), "listed more than once, by rid 1"),

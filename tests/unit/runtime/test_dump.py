@@ -28,7 +28,7 @@ def test_dump_core_when_books_conflict_then_laws_units_owners_steps_and_traces_a
     text = dump_core(core)
     lines = text.splitlines()
     assert lines[0].startswith("books: DO NOT BALANCE broken_laws=census,")
-    assert "finding: conflict census: the free stack lists 1 units of full as free's" in text
+    assert "finding: conflict census: the free stack lists 1 of pool full, as free, that" in text
     (unit,) = (line for line in lines if line.startswith("unit: "))
     assert unit == f"unit: {planted}"
     assert re.search(r"grant free→request:1 step=\d+ trace_id=trace-1", unit)

@@ -114,3 +114,9 @@ def test_parser_when_a_value_can_not_be_sent_then_its_argument_is_named(
         build_parser().parse_args(command)
     assert left.value.code == 2
     assert re.search(r"error: argument (session|--name|--at-turn|--at-length|length|page): ", capsys.readouterr().err)
+
+
+def test_arguments_when_an_option_is_cut_short_then_it_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["serve", "--pool-token", "64"])
+    assert "unrecognized arguments: --pool-token 64; did you mean --pool-tokens?" in capsys.readouterr().err
