@@ -18,7 +18,7 @@ from tests.kit.server_process import READY, ServerProcess, ready_server, server_
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = (("traceparent", f"00-{TRACE_ID}-00f067aa0ba902b7-01"),)
-NUM_TOKENS = 24
+NUM_TOKENS = 64
 
 
 async def plant(target: str, kind: faults_pb2.FaultKind.ValueType) -> UnitHistory:
@@ -34,6 +34,17 @@ async def generate_traced(target: str) -> None:
         request.sampling.max_tokens = 2
         async for _message in generate_pb2_grpc.GenerateStub(channel).Generate(request, metadata=TRACEPARENT):
             pass
+
+
+async def plant_traced_leak(target: str) -> UnitHistory:
+    """Loses a page that a turn with a trace has just given back, before the traffic takes it."""
+    for _ in range(20):
+        await generate_traced(target)
+        try:
+            return await plant(target, faults_pb2.FAULT_KIND_LEAK)
+        except TenureError as error:
+            assert error.reason == "FAULT_IMPOSSIBLE", error
+    raise AssertionError("the page was taken again every time")
 
 
 async def count_tokens(client: Client, number: int) -> int:
@@ -63,9 +74,9 @@ async def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
 async def test_leak_when_planted_then_traffic_goes_on_the_page_is_quarantined_and_explained() -> None:
     with ready_server("--fault-injection", "--full-check-steps", "8") as (server, target):
         async with connect(target) as client:
-            await generate_traced(target)
             traffic = [asyncio.create_task(count_tokens(client, number)) for number in range(3)]
-            lost = await plant(target, faults_pb2.FAULT_KIND_LEAK)
+            lost = await plant_traced_leak(target)
+            assert not any(task.done() for task in traffic)
             await wait_quarantined(client, 1)
             assert await asyncio.gather(*traffic) == [NUM_TOKENS] * 3, "no turn noticed"
             assert await count_tokens(client, 5) == NUM_TOKENS
