@@ -4,9 +4,9 @@ from engine.core.admission import NewTokenRatio, pages_to_come
 from engine.core.config import CoreConfig
 from engine.core.endings import Endings
 from engine.core.ids import pages_for
-from engine.core.ownership import Move, PoolKind
+from engine.core.ownership import PoolKind
 from engine.core.pools import Pools
-from engine.core.prefix_cache import PrefixCache, Probe
+from engine.core.prefix_cache import PrefixCache, Probe, release_behind
 from engine.core.queues import Queues
 from engine.core.request import Request
 from engine.core.rows import PageTable
@@ -64,10 +64,7 @@ class Room:
     def shrink(self, request: Request) -> None:
         """Gives back what no committed token needs. No plan with the request may be in flight."""
         kv = request.kv
-        kv.kv_allocated_len = kv.kv_committed_len
-        reach = kv.own_reach(kv.kv_committed_len, self._page_size)
-        self._pools.free_up(Move.RELEASE, PoolKind.FULL, kv.pages[reach:], request.owner)
-        del kv.pages[reach:]
+        release_behind(self._pools, request.owner, kv, kv.kv_committed_len, self._page_size)
 
     def take_row(self, request: Request) -> None:
         """Grants a row to a request that was just admitted, unless it came with one."""

@@ -103,11 +103,16 @@ def _check_streaming(session: Session, point: Point) -> None:
         "offset": point.offset is not None and (point.offset != 0 or session.history_len > 0),
         "drop_previous_output": point.drop_previous_output,
     }
-    field = next((name for name, is_asked in asked.items() if is_asked), None)
+    field = _first(asked)
     if field is not None:
         message = f"streaming session {session.session_id!r} only appends to its last turn: leave {field} out"
         value = point.parent if field == "parent_turn_id" else None
         raise Refusal(RefusalReason.STREAMING_APPENDS_ONLY, message, field=field, value=value)
+
+
+def _first(asked: dict[str, bool]) -> str | None:
+    """The first field that was asked for, of those that can't be."""
+    return next((name for name, is_asked in asked.items() if is_asked), None)
 
 
 def compile_turn(session: Session | None, command: Submit) -> CompiledTurn:
@@ -129,7 +134,7 @@ def _check_stateless(command: Submit) -> None:
         "drop_previous_output": command.drop_previous_output,
         "on_abort": command.on_abort is OnAbort.KEEP,
     }
-    field = next((name for name, is_asked in asked.items() if is_asked), None)
+    field = _first(asked)
     if field is not None:
         raise Refusal(RefusalReason.SESSION_REQUIRED, f"{field} needs a session", field=field)
 

@@ -73,8 +73,9 @@ SPECULATION = (
     mutant(
         "pages of wrong drafts are leaked",
         ROOMS,
-        "        self._pools.free_up(Move.RELEASE, PoolKind.FULL, kv.pages[reach:], request.owner)\n        del",
-        "        del",
+        "        release_behind(self._pools, request.owner, kv, kv.kv_committed_len, self._page_size)\n",
+        "        kv.kv_allocated_len = kv.kv_committed_len\n"
+        "        del kv.pages[kv.own_reach(kv.kv_committed_len, self._page_size) :]\n",
     ),
     mutant(
         "pages of wrong drafts are kept",
@@ -88,7 +89,14 @@ SPECULATION = (
         "row.start_len + row.query_len - num_samples + len(token_ids)",
         "row.start_len + row.query_len",
     ),
-    mutant("allocated stays behind wrong drafts", ROOMS, "        kv.kv_allocated_len = kv.kv_committed_len\n", ""),
+    mutant(
+        "allocated stays behind wrong drafts",
+        ROOMS,
+        "        release_behind(self._pools, request.owner, kv, kv.kv_committed_len, self._page_size)\n",
+        "        stays = kv.kv_allocated_len\n"
+        "        release_behind(self._pools, request.owner, kv, kv.kv_committed_len, self._page_size)\n"
+        "        kv.kv_allocated_len = stays\n",
+    ),
     mutant(
         "speculation overlaps",
         SCHEDULER,
