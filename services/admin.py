@@ -1,22 +1,27 @@
 """`tenure.v1.Admin`: what an operator looks at."""
 
+import asyncio
+import math
 from collections.abc import Mapping
 
+import grpc
 from grpc import aio
 
 from engine.core.ownership import PoolKind
-from protos.v1 import admin_pb2, admin_pb2_grpc
+from protos.v1 import admin_pb2, admin_pb2_grpc, incidents_pb2
 from services.admin_codec import (
     POOL_KINDS,
     decode_pool,
     encode_history,
+    encode_incident,
     encode_model,
     encode_pools,
     encode_report,
     encode_snapshot,
 )
 from services.backend import BackendCell
-from services.errors import invalid_field
+from services.errors import CallError, EdgeReason, Problem, invalid_field
+from services.history_codec import encode_history as encode_past
 
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):
@@ -87,3 +92,38 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         context: aio.ServicerContext[admin_pb2.SnapshotRequest, admin_pb2.SnapshotResponse],
     ) -> admin_pb2.SnapshotResponse:
         return encode_snapshot(await self._backend.require().engine.snapshot())
+
+    async def GetHistory(
+        self,
+        request: admin_pb2.GetHistoryRequest,
+        context: aio.ServicerContext[admin_pb2.GetHistoryRequest, admin_pb2.GetHistoryResponse],
+    ) -> admin_pb2.GetHistoryResponse:
+        last_s = request.last_s if request.HasField("last_s") else None
+        if last_s is not None and not (math.isfinite(last_s) and last_s > 0):
+            raise invalid_field("last_s", "must be above 0, and finite", value=last_s)
+        backend = self._backend.require()
+        assert backend.history is not None, "a server remembers its last hour"
+        past, page_size = backend.history.read(last_s), backend.engine.capabilities.page_size
+        # A whole hour takes a tenth of a second: not on the loop.
+        return await asyncio.to_thread(encode_past, past, page_size, with_facts=not request.without_facts)
+
+    async def ListIncidents(
+        self,
+        request: incidents_pb2.ListIncidentsRequest,
+        context: aio.ServicerContext[incidents_pb2.ListIncidentsRequest, incidents_pb2.ListIncidentsResponse],
+    ) -> incidents_pb2.ListIncidentsResponse:
+        incidents = await self._backend.require().engine.incidents()
+        return incidents_pb2.ListIncidentsResponse(incidents=map(encode_incident, incidents))
+
+    async def Dump(
+        self,
+        request: incidents_pb2.DumpRequest,
+        context: aio.ServicerContext[incidents_pb2.DumpRequest, incidents_pb2.DumpResponse],
+    ) -> incidents_pb2.DumpResponse:
+        incident_id = request.incident_id if request.HasField("incident_id") else None
+        text = await self._backend.require().engine.dump(incident_id)
+        if text is None:
+            message = "no dump of such an incident is kept; ListIncidents tells which"
+            reason = EdgeReason.INCIDENT_UNKNOWN.value
+            raise CallError(Problem(grpc.StatusCode.NOT_FOUND, reason, message, "incident_id"))
+        return incidents_pb2.DumpResponse(text=text)

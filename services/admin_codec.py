@@ -8,8 +8,10 @@ from engine.core.findings import Finding, FindingKind, Report
 from engine.core.ownership import Owner, OwnerKind, PoolKind
 from engine.core.provenance import MoveRecord, UnitHistory
 from engine.core.snapshot import PlanState, PoolBooks, Snapshot, TurnState
+from engine.executor.device_faults import ForwardFault
 from engine.executor.protocol import Capabilities
-from protos.v1 import admin_pb2, faults_pb2
+from engine.runtime.incidents import Incident
+from protos.v1 import admin_pb2, faults_pb2, incidents_pb2
 from services.codec import encode_sessions
 
 POOL_KINDS: dict[PoolKind, admin_pb2.PoolKind.ValueType] = {
@@ -34,6 +36,15 @@ FAULTS: dict[Fault, faults_pb2.FaultKind.ValueType] = {
     Fault.LEAK: faults_pb2.FAULT_KIND_LEAK,
     Fault.DOUBLE_OWNER: faults_pb2.FAULT_KIND_DOUBLE_OWNER,
 }
+"""Of the books."""
+
+FORWARD_FAULTS: dict[ForwardFault, faults_pb2.FaultKind.ValueType] = {
+    ForwardFault.SLEEP: faults_pb2.FAULT_KIND_FORWARD_SLEEPS,
+    ForwardFault.RAISE: faults_pb2.FAULT_KIND_FORWARD_RAISES,
+    ForwardFault.NAN: faults_pb2.FAULT_KIND_FORWARD_NAN,
+    ForwardFault.BAD_TOKEN: faults_pb2.FAULT_KIND_FORWARD_BAD_TOKEN,
+    ForwardFault.DIE: faults_pb2.FAULT_KIND_EXECUTOR_DIES,
+}
 
 _HOLDING_SLOTS = (SlotState.HELD, SlotState.LENT, SlotState.COMMITTING, SlotState.RETURNING)
 
@@ -43,9 +54,10 @@ def decode_pool(number: admin_pb2.PoolKind.ValueType) -> PoolKind | None:
     return next((pool for pool, known in POOL_KINDS.items() if known == number), None)
 
 
-def decode_fault(number: faults_pb2.FaultKind.ValueType) -> Fault | None:
-    """None for what can not be planted."""
-    return next((fault for fault, known in FAULTS.items() if known == number), None)
+def decode_fault(number: faults_pb2.FaultKind.ValueType) -> Fault | ForwardFault | None:
+    """None for what neither the books nor the forwards know."""
+    of_books = next((fault for fault, known in FAULTS.items() if known == number), None)
+    return of_books or next((fault for fault, known in FORWARD_FAULTS.items() if known == number), None)
 
 
 def encode_model(
@@ -79,7 +91,7 @@ def encode_pools(snapshot: Snapshot) -> admin_pb2.PoolStatsResponse:
     running = sum(turn.pages > 0 or turn.in_flight > 0 for turn in snapshot.turns)
     slots = [session.slot for session in snapshot.sessions]
     return admin_pb2.PoolStatsResponse(
-        pools=[_encode_pool(books, snapshot.page_size) for books in _shown(snapshot.pools)],
+        pools=[encode_pool(books, snapshot.page_size) for books in _shown(snapshot.pools)],
         sessions_open=len(snapshot.sessions),
         turns_running=running,
         turns_waiting=len(snapshot.turns) - running,
@@ -97,7 +109,7 @@ def _shown(pools: Sequence[PoolBooks]) -> list[PoolBooks]:
     return list(pools)
 
 
-def _encode_pool(books: PoolBooks, page_size: int) -> admin_pb2.Pool:
+def encode_pool(books: PoolBooks, page_size: int) -> admin_pb2.Pool:
     return admin_pb2.Pool(
         kind=POOL_KINDS[books.pool],
         total=books.total,
@@ -114,7 +126,7 @@ def _encode_pool(books: PoolBooks, page_size: int) -> admin_pb2.Pool:
 
 def encode_snapshot(snapshot: Snapshot) -> admin_pb2.SnapshotResponse:
     return admin_pb2.SnapshotResponse(
-        pools=[_encode_pool(books, snapshot.page_size) for books in _shown(snapshot.pools)],
+        pools=[encode_pool(books, snapshot.page_size) for books in _shown(snapshot.pools)],
         turns=map(_encode_turn, snapshot.turns),
         sessions=encode_sessions(snapshot.sessions, snapshot.turns),
         plans=map(_encode_plan, snapshot.plans),
@@ -168,4 +180,15 @@ def _encode_change(record: MoveRecord) -> admin_pb2.OwnershipChange:
         target=_encode_owner(record.target),
         step=record.step,
         trace_id=record.trace_id,
+    )
+
+
+def encode_incident(incident: Incident) -> incidents_pb2.IncidentInfo:
+    return incidents_pb2.IncidentInfo(
+        incident_id=incident.incident_id,
+        time_s=incident.time_s,
+        kind=incident.kind.value,
+        message=incident.message,
+        over_s=incident.over_s,
+        has_dump=incident.dump is not None,
     )

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from engine.executor.device_faults import DeviceFaults
 from engine.runtime.handle import EngineHandle
 from services.errors import EdgeReason, unavailable
 from services.prompt_threads import PromptThreads
 from services.tokenization.chat import ChatTemplate
 from services.tokenization.tokenizer import Tokenizer
+from telemetry.history import HistorySink
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,10 @@ class Backend:
     """What the server can do, for programs."""
     threads: PromptThreads = field(default_factory=PromptThreads)
     """Where long inputs are made into ids."""
+    history: HistorySink | None = None
+    """What is remembered of the last hour."""
+    device_faults: DeviceFaults | None = None
+    """Where its forwards are made to go wrong; None: they can not be."""
 
 
 class BackendCell:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from engine.core.config import CoreConfig
 from engine.runtime.config import RuntimeConfig
+from engine.runtime.vitals import WatchdogConfig
 
 CONTEXT_LEN_MIN = 2
 """A token to read and one to write."""
@@ -29,9 +30,14 @@ class ServeConfig:
     host: str = "127.0.0.1"
     port: int = 50051
     """0 takes any free port, and says which."""
+    health_port: int | None = None
+    """For probes alone; 0 takes any free port, and says which. None is no such port."""
     insecure_bind: bool = False
     page_size: int = 16
-    pool_tokens: int = 4096
+    pool_tokens: int | None = None
+    """None sizes the pool by what is free: `engine.executor.pool_size` says how."""
+    memory_fraction: float = 0.5
+    """How much of what is free once the model is loaded the pool may take."""
     rows: int = 64
     context_len: int = 2048
     chunk_tokens: int = 128
@@ -51,18 +57,26 @@ class ServeConfig:
     reflection: bool = True
     full_check_steps: int = 64
     drain_s: float = 0.0
+    watchdog_loading_s: float = 600.0
+    watchdog_compiling_s: float = 600.0
+    watchdog_warming_s: float = 120.0
+    watchdog_prefill_s: float = 60.0
+    watchdog_decode_s: float = 30.0
+    watchdog_idle_s: float = 10.0
+    watchdog_failures: int = 8
+    watchdog_exit_s: float = 15.0
     fault_injection: bool = False
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ConfigError(to_flag(name), f"must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.port <= 65535:
-            raise ConfigError("--port", f"must be between 0 and 65535, not {self.port}")
+        self._require_ports()
         self._require_sizes()
-        if not (math.isfinite(self.idle_timeout_s) and self.idle_timeout_s > 0):
-            raise ConfigError("--idle-timeout-s", f"must be above 0, not {self.idle_timeout_s}")
-        for name in ("drain_s", "detach_grace_s"):
+        for name in _ABOVE_0_S:
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise ConfigError(to_flag(name), f"must be above 0, not {getattr(self, name)}")
+        for name in _AT_LEAST_0_S:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ConfigError(to_flag(name), f"must be at least 0, not {getattr(self, name)}")
         if self.model is not None and not self.model.exists():
@@ -80,6 +94,14 @@ class ServeConfig:
                 "only for a --host on loopback, as 127.0.0.1",
             )
 
+    def _require_ports(self) -> None:
+        for name in ("port", "health_port"):
+            port = getattr(self, name)
+            if port is not None and not 0 <= port <= 65535:
+                raise ConfigError(to_flag(name), f"must be between 0 and 65535, not {port}")
+        if self.health_port and self.health_port == self.port:
+            raise ConfigError("--health-port", f"must be another one than --port {self.port}")
+
     def _require_sizes(self) -> None:
         """What `CoreConfig` and the first turn need, said before a model is loaded."""
         if self.context_len < CONTEXT_LEN_MIN:
@@ -87,13 +109,10 @@ class ServeConfig:
                 "--context-len",
                 f"must be at least {CONTEXT_LEN_MIN}, a token to read and one to write, not {self.context_len}",
             )
-        if self.pool_tokens % self.page_size:
-            raise ConfigError(
-                "--pool-tokens and --page-size",
-                f"the pool has to be made of whole pages, and {self.pool_tokens} is not a multiple of {self.page_size}",
-            )
-        if self.pool_tokens < CONTEXT_LEN_MIN:
-            raise ConfigError("--pool-tokens", f"must be at least {CONTEXT_LEN_MIN}, not {self.pool_tokens}")
+        if not 0 < self.memory_fraction <= 1:
+            raise ConfigError("--memory-fraction", f"must be above 0 and at most 1, not {self.memory_fraction}")
+        if self.pool_tokens is not None:
+            self._require_pool(self.pool_tokens)
         if self.chunk_tokens > self.step_tokens:
             raise ConfigError(
                 "--chunk-tokens", f"must be at most --step-tokens {self.step_tokens}, not {self.chunk_tokens}"
@@ -104,6 +123,15 @@ class ServeConfig:
                 "--step-tokens",
                 f"must be at least {at_once}, not {self.step_tokens}: so many requests may run at once (--running-max "
                 f"{self.running_max}, --rows {self.rows}), and each of them advances in every step",
+            )
+
+    def _require_pool(self, pool_tokens: int) -> None:
+        if pool_tokens < CONTEXT_LEN_MIN:
+            raise ConfigError("--pool-tokens", f"must be at least {CONTEXT_LEN_MIN}, not {pool_tokens}")
+        if pool_tokens % self.page_size:
+            raise ConfigError(
+                "--pool-tokens and --page-size",
+                f"the pool has to be made of whole pages, and {pool_tokens} is not a multiple of {self.page_size}",
             )
 
     @property
@@ -117,16 +145,29 @@ class ServeConfig:
             detach_grace_s=self.detach_grace_s,
         )
 
+    def watchdog(self) -> WatchdogConfig:
+        return WatchdogConfig(
+            loading_s=self.watchdog_loading_s,
+            compiling_s=self.watchdog_compiling_s,
+            warming_s=self.watchdog_warming_s,
+            prefill_s=self.watchdog_prefill_s,
+            decode_s=self.watchdog_decode_s,
+            idle_s=self.watchdog_idle_s,
+            failures_max=self.watchdog_failures,
+            exit_s=self.watchdog_exit_s,
+        )
+
     def features(self, *, has_chat: bool) -> tuple[str, ...]:
         """What a server of this configuration can do, for programs."""
         choices = {"chat": has_chat, "streaming_sessions": self.streaming_sessions, "prefix_cache": self.prefix_cache}
         return (*_FEATURES, *(name for name, is_on in choices.items() if is_on))
 
-    def core(self, *, context_len: int, vocab_size: int, eos_ids: tuple[int, ...]) -> CoreConfig:
-        """The core's limits for a model of this context, vocabulary and end-of-sequence ids."""
+    def core(self, *, pool_pages: int, context_len: int, vocab_size: int, eos_ids: tuple[int, ...]) -> CoreConfig:
+        """The core's limits for a pool of so many pages, the padding page 0 included, and a model of this context,
+        vocabulary and end-of-sequence ids."""
         return CoreConfig(
             page_size=self.page_size,
-            pool_pages=self.pool_tokens // self.page_size + 1,
+            pool_pages=pool_pages,
             num_rows=self.rows + 1,
             context_len=min(self.context_len, context_len),
             vocab_size=vocab_size,
@@ -146,15 +187,28 @@ class ServeConfig:
 
     def effective(self) -> dict[str, str]:
         """Every setting as it is in force, for people."""
-        return {name: _show(value) for name, value in asdict(self).items()}
+        return {name: _ABSENT[name] if value is None else _show(value) for name, value in asdict(self).items()}
 
 
 _FEATURES = ("sampling", "stop_strings", "resume", "fork", "truncate", "replace", "keep_on_abort", "draft_tokens")
 """What every server can do."""
 
+_ABSENT = {"model": "embedded", "pool_tokens": "auto", "health_port": "none"}
+"""What people are told of a setting that is None."""
+
+_ABOVE_0_S = (
+    "idle_timeout_s",
+    "watchdog_loading_s",
+    "watchdog_compiling_s",
+    "watchdog_warming_s",
+    "watchdog_prefill_s",
+    "watchdog_decode_s",
+    "watchdog_idle_s",
+)
+_AT_LEAST_0_S = ("drain_s", "detach_grace_s", "watchdog_exit_s")
+
 _COUNTS = (
     "page_size",
-    "pool_tokens",
     "rows",
     "context_len",
     "chunk_tokens",
@@ -167,6 +221,7 @@ _COUNTS = (
     "draft_tokens_max",
     "history_tokens_max",
     "full_check_steps",
+    "watchdog_failures",
 )
 
 
@@ -189,10 +244,6 @@ def join_address(host: str, port: int) -> str:
 
 
 def _show(value: object) -> str:
-    match value:
-        case None:
-            return "embedded"
-        case bool():
-            return "yes" if value else "no"
-        case _:
-            return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -17,6 +17,9 @@ DOMAIN = "tenure"
 DETAILS_KEY = "grpc-status-details-bin"
 """Where gRPC carries a `google.rpc.Status`."""
 
+INCIDENT_KEY = "incident_id"
+"""In `ErrorInfo.metadata`: under which number the log has what went wrong on the server."""
+
 
 class EdgeReason(StrEnum):
     """Reasons that arise at the edge, beside the engine's `RefusalReason` and `AbortReason`."""
@@ -29,6 +32,7 @@ class EdgeReason(StrEnum):
     SERVER_STOPPING = "SERVER_STOPPING"
     ENGINE_FAILED = "ENGINE_FAILED"
     INTERNAL_ERROR = "INTERNAL_ERROR"
+    INCIDENT_UNKNOWN = "INCIDENT_UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +169,14 @@ def _from_row(row: Row, refusal: Refusal | StreamRefusal) -> Problem:
     )
 
 
-def from_abort(reason: AbortReason, detail: str) -> Problem:
+def from_abort(reason: AbortReason, detail: str, incident_id: str = "") -> Problem:
+    """`incident_id`: of what broke the turn off, where that is known under one."""
     row = ABORTS[reason]
     message = f"{row.message}: {detail}" if detail else row.message
-    return Problem(row.code, row.reason, message, retry_after_s=row.retry_after_s)
+    metadata = {INCIDENT_KEY: incident_id} if incident_id else {}
+    if incident_id:
+        message = f"{message}; please report incident {incident_id}"
+    return Problem(row.code, row.reason, message, retry_after_s=row.retry_after_s, metadata=metadata)
 
 
 def invalid_field(

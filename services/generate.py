@@ -131,7 +131,7 @@ async def _tell(turn_id: str, session_id: str | None, events: TurnStream) -> _Re
                 case Finished():
                     yield encode_finished(event)
                     if isinstance(event.outcome, AbortReason):
-                        raise CallError(from_abort(event.outcome, event.detail))
+                        raise CallError(from_abort(event.outcome, event.detail, event.incident_id))
 
 
 def _deadline_of(time_remaining: Callable[[], float | None]) -> Callable[[], float | None]:

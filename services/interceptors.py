@@ -12,7 +12,16 @@ from grpc import aio
 
 from engine.core.errors import Refusal
 from engine.runtime.handle import EngineClosed, EngineFailed, StreamRefusal
-from services.errors import DETAILS_KEY, CallError, EdgeReason, Problem, from_refusal, from_stream_refusal, to_status
+from services.errors import (
+    DETAILS_KEY,
+    INCIDENT_KEY,
+    CallError,
+    EdgeReason,
+    Problem,
+    from_refusal,
+    from_stream_refusal,
+    to_status,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -166,25 +175,30 @@ def _to_problem(error: Exception, method: str) -> Problem:
         case StreamRefusal():
             return from_stream_refusal(error)
         case EngineFailed():
-            return _incident(error, method, EdgeReason.ENGINE_FAILED)
+            return _engine_failed(error)
         case EngineClosed():
             return Problem(grpc.StatusCode.UNAVAILABLE, EdgeReason.SERVER_STOPPING.value, str(error), retry_after_s=2.0)
         case _:
-            return _incident(error, method, EdgeReason.INTERNAL_ERROR)
+            return _incident(error, method)
 
 
-def _incident(error: Exception, method: str, reason: EdgeReason) -> Problem:
-    """A fault of ours: the client gets a number to report, the log gets the rest.
+def _engine_failed(error: EngineFailed) -> Problem:
+    """All streams of an engine that fails end with one incident, which it has logged."""
+    message, metadata = "the engine has failed", {INCIDENT_KEY: error.incident_id}
+    if not error.incident_id:  # it was ended, and has not failed by itself
+        return Problem(grpc.StatusCode.INTERNAL, EdgeReason.ENGINE_FAILED.value, f"{message}: {error}")
+    message = f"{message}; please report incident {error.incident_id}"
+    return Problem(grpc.StatusCode.INTERNAL, EdgeReason.ENGINE_FAILED.value, message, metadata=metadata)
 
-    When the engine fails all its streams do, and the engine has logged where: a line each is enough.
-    """
+
+def _incident(error: Exception, method: str) -> Problem:
+    """A fault of ours: the client gets a number to report, the log gets the rest."""
     incident_id = secrets.token_hex(6)
-    trace, cause = (None, error) if reason is EdgeReason.ENGINE_FAILED else (error, type(error).__name__)
-    _log.error(
-        "event=incident incident_id=%s method=%s reason=%s: %s", incident_id, method, reason, cause, exc_info=trace
-    )
+    cause = type(error).__name__
+    _log.error("event=incident incident_id=%s method=%s: %s", incident_id, method, cause, exc_info=error)
     message = f"something is wrong on the server; please report incident {incident_id}"
-    return Problem(grpc.StatusCode.INTERNAL, reason.value, message, metadata={"incident_id": incident_id})
+    metadata = {INCIDENT_KEY: incident_id}
+    return Problem(grpc.StatusCode.INTERNAL, EdgeReason.INTERNAL_ERROR.value, message, metadata=metadata)
 
 
 async def _abort(context: "_Context[_Request, _Response]", problem: Problem) -> Never:

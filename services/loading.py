@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.executor.device_faults import DeviceFaults
 from engine.executor.gguf import GgufError, open_gguf
 from engine.executor.hf_config import config_from_hf
 from engine.executor.hf_files import HfFileError
 from engine.executor.model_config import UnsupportedModelError, config_from_gguf
 from engine.executor.model_files import EMBEDDED_NAME, ModelNotFoundError, find_embedded_model
+from engine.executor.pool_size import NoRoomError, PoolPolicy
 from engine.executor.protocol import Executor
 from services.config import ServeConfig
 from services.tokenization.chat import ChatTemplate, ChatTemplateError, chat_template_from_gguf
@@ -26,10 +28,11 @@ LOAD_ERRORS = (
     UnsupportedModelError,
     ModelNotFoundError,
     ChatTemplateError,
+    NoRoomError,
     OSError,
     MemoryError,
 )
-"""What `load_model` raises when the model, and not the server, is at fault."""
+"""What `load_model` raises when the model or the machine, and not the server, is at fault."""
 
 
 class LoadingCrashed(Exception):
@@ -42,6 +45,10 @@ class LoadedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     eos_ids: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    """What people should be told of it at start, a line each."""
+    device_faults: DeviceFaults | None = None
+    """Where forwards are made to go wrong; None: they can not be."""
 
 
 Loader = Callable[[ServeConfig, Progress], Awaitable[LoadedModel]]
@@ -65,16 +72,23 @@ def load_model(config: ServeConfig, progress: Progress) -> LoadedModel:
     # Imported here: torch takes seconds to import, and the port answers meanwhile.
     from engine.executor.loading import load_executor
 
-    executor = load_executor(
+    faults = DeviceFaults() if config.fault_injection else None
+    loaded = load_executor(
         path,
-        page_size=config.page_size,
-        pool_pages=config.pool_tokens // config.page_size + 1,
+        pool=PoolPolicy(
+            page_size=config.page_size,
+            pool_tokens=config.pool_tokens,
+            memory_fraction=config.memory_fraction,
+            running_max=config.running_max,
+            context_len=config.context_len,
+        ),
         num_rows=config.rows + 1,
         threads=config.threads,
         progress=progress,
         name=EMBEDDED_NAME if config.model is None else None,
+        faults=faults,
     )
-    return LoadedModel(executor, texts.tokenizer, texts.template, texts.eos_ids)
+    return LoadedModel(loaded.executor, texts.tokenizer, texts.template, texts.eos_ids, loaded.notes, faults)
 
 
 def _read_gguf(path: Path) -> _Texts:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,9 +13,16 @@ from grpc_reflection.v1alpha import reflection
 
 from engine.core.core import Core
 from engine.core.errors import Refusal
+from engine.core.ownership import PoolKind
+from engine.executor.protocol import Capabilities
+from engine.runtime.clock import WallClock
+from engine.runtime.dump import DumpHead, dump_engine
 from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import EngineFailed
+from engine.runtime.incidents import Incidents
 from engine.runtime.lifecycle import EngineState, Lifecycle
+from engine.runtime.vitals import Trip, Trouble, Vitals
+from engine.runtime.watchdog import Watchdog, WatchdogHooks
 from protos.v1 import admin_pb2_grpc, faults_pb2_grpc, generate_pb2_grpc, session_pb2_grpc
 from services.admin import AdminServicer
 from services.backend import Backend, BackendCell
@@ -25,8 +33,10 @@ from services.health import HealthBoard
 from services.interceptors import ErrorInterceptor
 from services.limits import server_options
 from services.loading import LOAD_ERRORS, LoadedModel, Loader, LoadingCrashed, Progress, load_in_thread
+from services.probe import ProbePort
 from services.prompt_threads import PromptThreads
 from services.session import SessionServicer
+from telemetry.history import HistorySink
 from telemetry.log_sink import LogSink
 
 _log = logging.getLogger(__name__)
@@ -54,17 +64,36 @@ class Announcer:
     progress: Progress
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessHooks:
+    """What only the owner of the process can do. Called by the watchdog's thread."""
+
+    leave: Callable[[str], None] = lambda _why: None
+    """Ends the process at once, with an error: the engine is lost."""
+    on_tick: Callable[[], None] = lambda: None
+
+
 class Server:
     """One process: the public services and, once the model is loaded, the engine behind them."""
 
-    def __init__(self, config: ServeConfig, announcer: Announcer, load: Loader = load_in_thread) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        announcer: Announcer,
+        load: Loader = load_in_thread,
+        process: ProcessHooks | None = None,
+    ) -> None:
         self._config = config
+        self._process = process or ProcessHooks()
         self._load = load
         self._announcer = announcer
         self._lifecycle = Lifecycle()
         self._cell = BackendCell()
         self._threads = PromptThreads()
         self._health = HealthBoard(self._lifecycle)
+        self._vitals = Vitals()
+        self._incidents = Incidents(WallClock())
+        self._probe: ProbePort | None = None
         self._sink = LogSink(logging.getLogger("tenure.events"))
         self._api = aio.server(interceptors=(ErrorInterceptor(),), options=server_options())
         self._engine: LocalEngine | None = None
@@ -79,13 +108,53 @@ class Server:
         port = self._bind()
         await self._health.publish()
         await self._api.start()
+        watchdog = self._watch(asyncio.get_running_loop())
         following = asyncio.create_task(self._health.follow(), name="health")
         try:
             return await self._serve(join_address(self._config.host, port), stop)
         finally:
+            watchdog.stop()
+            if self._probe is not None:
+                self._probe.stop()
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> Watchdog:
+        """Starts what looks after the engine from outside: the watchdog and, when asked for, the probe port."""
+
+        def tell(trouble: Trouble | None) -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(self._health.note, trouble)
+
+        hooks = WatchdogHooks(
+            dump=self._dump_stuck,
+            on_change=tell,
+            on_lost=lambda trouble: self._process.leave(trouble.message),
+            on_tick=self._process.on_tick,
+        )
+        watchdog = Watchdog(self._vitals, self._incidents, self._config.watchdog(), hooks)
+        watchdog.start()
+        if self._probe is not None:
+            self._probe.start()
+            self._announcer.line(f"health on {self._probe.address}")
+        return watchdog
+
+    def _dump_stuck(self, trip: Trip) -> str:
+        """In the watchdog's thread. Before there is an engine, there are stacks only."""
+        if self._engine is not None:
+            return self._engine.dump_stuck(trip)
+        head = DumpHead(
+            message=trip.trouble.message,
+            state=self._vitals.state,
+            phase=trip.trouble.phase,
+            incident_id=trip.incident_id,
+            kind=trip.trouble.kind,
+            age_s=trip.trouble.age_s,
+            limit_s=trip.trouble.limit_s,
+            taken_by=threading.current_thread().name,
+        )
+        return dump_engine(None, head)
 
     async def _serve(self, address: str, stop: asyncio.Event) -> int:
         self._announcer.line(f"listening on {address}; it answers once the model is loaded")
@@ -123,19 +192,38 @@ class Server:
         return None
 
     async def _start_engine(self) -> LocalEngine:
-        loaded = await self._load(self._config, self._announcer.progress)
-        engine = self._build_engine(loaded)
+        loaded = await self._load(self._config, self._report_progress)
+        for note in loaded.notes:
+            self._announcer.line(note)
+        history = HistorySink(_pool_sizes(loaded.executor.capabilities))
+        engine = self._build_engine(loaded, history)
         self._engine = engine
         self._announcer.line(f"warming up {loaded.executor.capabilities.name}")
         await engine.start()
         features = self._config.features(has_chat=loaded.template is not None)
-        self._cell.fill(Backend(engine, loaded.tokenizer, loaded.template, features, self._threads))
+        history.begin()
+        backend = Backend(
+            engine,
+            loaded.tokenizer,
+            loaded.template,
+            features,
+            self._threads,
+            history=history,
+            device_faults=loaded.device_faults,
+        )
+        self._cell.fill(backend)
         return engine
 
-    def _build_engine(self, loaded: LoadedModel) -> LocalEngine:
+    def _report_progress(self, done: float, what: str) -> None:
+        """From the loading thread."""
+        self._vitals.touch()
+        self._announcer.progress(done, what)
+
+    def _build_engine(self, loaded: LoadedModel, history: HistorySink) -> LocalEngine:
         capabilities = loaded.executor.capabilities
         core = Core(
             self._config.core(
+                pool_pages=capabilities.pool_pages,
                 context_len=capabilities.context_len,
                 vocab_size=capabilities.vocab_size,
                 eos_ids=loaded.eos_ids,
@@ -145,9 +233,11 @@ class Server:
             core,
             loaded.executor,
             loaded.tokenizer.vocabulary,
-            sinks=(self._sink,),
+            sinks=(self._sink, history),
             config=self._config.runtime(),
             lifecycle=self._lifecycle,
+            vitals=self._vitals,
+            incidents=self._incidents,
         )
 
     async def _stop(self) -> bool:
@@ -173,6 +263,9 @@ class Server:
             port = self._api.add_insecure_port(self._config.address)
         except RuntimeError as error:
             raise ConfigError("--port", f"{self._config.address} can not be bound; is it in use?") from error
+        if self._config.health_port is not None:
+            limits = self._config.watchdog()
+            self._probe = ProbePort(self._config.host, self._config.health_port, self._vitals, limits)
         self._add_servicers(replace(self._config, port=port))
         return port
 
@@ -189,3 +282,8 @@ class Server:
             services = (*SERVICES, FAULTS_SERVICE)
         if config.reflection:
             reflection.enable_server_reflection((*services, reflection.SERVICE_NAME), self._api)
+
+
+def _pool_sizes(capabilities: Capabilities) -> dict[PoolKind, int]:
+    """Units of each pool, padding included."""
+    return {PoolKind.FULL: capabilities.pool_pages, PoolKind.ROWS: capabilities.num_rows}

@@ -1,10 +1,11 @@
-"""The full check of a large pool that many sessions hold."""
+"""The full check of a large pool that many sessions hold, whole and in slices, and a slice of the owners' check."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from benchmarks.core.parts import VOCAB, Minter, answer, make_ids
 from benchmarks.core.results import Result
-from benchmarks.core.timing import measure
+from benchmarks.core.timing import Timing, measure, now_ns, quiet, summarize
 from engine.core.commands import CommitAck, Open, Submit
 from engine.core.config import CoreConfig
 from engine.core.core import Core
@@ -13,8 +14,21 @@ from engine.core.invariants import CheckLevel
 
 PAGE_SIZE = 16
 SESSIONS = 1000
-FULL_POOL_PAGES = 1 << 20
+LARGE_PAGES = 1 << 20
 CHECK_TARGET_US = 1_500_000.0
+SLICE_TARGET_US = 5_000.0
+"""Targets of the largest pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    pool_pages: int
+    sessions: int
+
+    def result(self, operation: str, variant: str, timing: Timing, target_us: float | None) -> Result:
+        name = f"{operation}, {self.sessions:,} sessions"
+        has_target = self.pool_pages == LARGE_PAGES
+        return Result(name, variant, self.pool_pages, "pages", timing, target_us if has_target else None)
 
 
 def run_turn(core: Core, minter: Minter, num_tokens: int, session_id: SessionId | None) -> None:
@@ -58,22 +72,61 @@ def make_used_pool(pool_pages: int, sessions: int) -> Core:
     return core
 
 
-def full_check(pool_pages: int, sessions: int, repetitions: int) -> Result:
+def full_check(core: Core, sizes: Sizes, repetitions: int) -> Result:
     """Everything at once; the target is of CPU time."""
-    core = make_used_pool(pool_pages, sessions)
 
     def run() -> None:
         report = core.check(CheckLevel.FULL)
         assert report.is_clean, report.findings
 
     timing = measure(run, repetitions)
-    target_us = CHECK_TARGET_US if pool_pages == FULL_POOL_PAGES else None
-    return Result(f"full check, {sessions:,} sessions", "", pool_pages, "pages", timing, target_us)
+    return sizes.result("full check", "whole", timing, CHECK_TARGET_US)
+
+
+def sliced_check(core: Core, sizes: Sizes, repetitions: int) -> Iterator[Result]:
+    """The same in slices as when idle: all slices together, then the longest one of each run."""
+    totals_ns: list[int] = []
+    longest_ns: list[int] = []
+    with quiet():
+        for _ in range(repetitions):
+            slices_ns = time_slices(core)
+            totals_ns.append(sum(slices_ns))
+            longest_ns.append(max(slices_ns))
+    yield sizes.result("full check", "all slices", summarize(totals_ns), CHECK_TARGET_US)
+    yield sizes.result("full check", "longest slice", summarize(longest_ns), SLICE_TARGET_US)
+
+
+def time_slices(core: Core) -> list[int]:
+    slices_ns: list[int] = []
+    report = None
+    while report is None:
+        start = now_ns()
+        report = core.check_slice()
+        slices_ns.append(now_ns() - start)
+    assert report.is_clean, report.findings
+    return slices_ns
+
+
+def owners_check(core: Core, sizes: Sizes, repetitions: int) -> Result:
+    """What a busy server with a large pool pays for in each step."""
+
+    def run() -> None:
+        report = core.check_owners_slice()
+        assert report.is_clean, report.findings
+
+    return sizes.result("owners check", "one slice", measure(run, repetitions), None)
+
+
+def case(pool_pages: int, sessions: int, repetitions: int) -> Iterator[Result]:
+    core, sizes = make_used_pool(pool_pages, sessions), Sizes(pool_pages, sessions)
+    yield full_check(core, sizes, repetitions)
+    yield from sliced_check(core, sizes, repetitions)
+    yield owners_check(core, sizes, 200 * repetitions)
 
 
 def check_results(is_quick: bool) -> Iterator[Result]:
-    if is_quick:
-        yield full_check(4096, 16, 2)
-        return
-    for pool_pages in (1 << 16, 1 << 18, FULL_POOL_PAGES):
-        yield full_check(pool_pages, SESSIONS, 5)
+    cases = (
+        [(4096, 16, 2)] if is_quick else [(1 << 16, SESSIONS, 5), (1 << 18, SESSIONS, 5), (LARGE_PAGES, SESSIONS, 5)]
+    )
+    results = [result for of_case in cases for result in case(*of_case)]
+    yield from sorted(results, key=lambda result: (result.operation, result.variant))

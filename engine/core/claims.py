@@ -1,96 +1,179 @@
 """Who lists each unit, against whom the ledger says it belongs to: one pass over a pool, unit by unit."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
-from engine.core.findings import Finding, FindingKind
-from engine.core.ledger import Ledger
+from engine.core.findings import PIECE_UNITS, Finding, FindingKind, Work
+from engine.core.ledger import Claim, Ledger
 from engine.core.ownership import Owner, OwnerKind, PoolKind
 
 EXPLAINED_MAX = 3
 """Units of a finding whose history its message tells."""
 
+LISTING_UNITS = 16
+RUN_UNITS = 4
+"""What a listing and a run of it cost beside its units: about as much as so many pages."""
+
 _MORE = bytes((1, 2, 2))
-"""Marks of a unit: in nobody's list, in one, in more. What a further claim makes of each."""
+"""Marks of a unit: in nobody's list, in one, in more. What a further listing makes of each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Somebody lists `units` as `owner`'s. `law` is the check that a contradiction breaks."""
+class Listing:
+    """Somebody lists the units of `runs` as `owner`'s. `law` is the check that a contradiction breaks."""
 
     law: str
     name: str
     owner: Owner
-    units: Sequence[int]
+    runs: Iterable[Sequence[int]]
+    """Looked at once."""
 
 
-def check_claims(ledger: Ledger, pool: PoolKind, claims: Sequence[Claim]) -> Iterator[Finding]:
-    """Every unit in circulation is in exactly one claim, and that is its owner's by the ledger.
+def cut(runs: Iterable[Sequence[int]]) -> Iterator[tuple[list[int], int]]:
+    """The same units in pieces, small runs joined and none empty; with each its cost, at most two PIECE_UNITS."""
+    piece: list[int] = []
+    cost = 0
+    for run in runs:
+        for start in range(0, len(run), PIECE_UNITS):
+            part = run[start : start + PIECE_UNITS]
+            piece += part
+            cost += len(part) + RUN_UNITS
+            if cost >= PIECE_UNITS:
+                yield piece, cost
+                piece, cost = [], 0
+    if piece:
+        yield piece, cost
 
-    A unit in no claim is a leak, all else a conflict; padding and quarantined units are nobody's to claim. `claims` are
-    all there are for this pool. O(units), at a few list accesses each.
+
+def check_claims(ledger: Ledger, pool: PoolKind, listings: Callable[[], Iterable[Listing]]) -> Iterator[Work]:
+    """Every unit in circulation is in exactly one listing, and that is its owner's by the ledger.
+
+    A unit in no listing is a leak, all else a conflict; padding and quarantined units are nobody's to list. `listings`
+    gives all there are for this pool, each time that it is asked. O(units), at a few list accesses each.
     """
-    owners = ledger.owners(pool)
-    marks = bytearray(len(owners))
+    marks = bytearray(ledger.size(pool))
     marks[0] = 1  # padding: nobody has to list it
-    for claim in claims:
-        units = claim.units
-        if units and (min(units) <= 0 or max(units) >= len(owners)):
-            outside = tuple(unit for unit in units if not 0 < unit < len(owners))
-            yield Finding(
-                claim.law, f"{claim.name} lists {pool} {outside}: padding, or no such", pool=pool, units=outside
-            )
-            units = [unit for unit in units if 0 < unit < len(owners)]
-        if wrong := _not_of(owners, units, claim.owner):
-            what = f"{claim.name} lists {len(wrong)} of pool {pool}, as {claim.owner}, that the ledger has as another's"
-            yield Finding(claim.law, _tell(ledger, pool, what, wrong), pool=pool, units=wrong)
+    for listing in listings():
+        yield from _check_listing(ledger, pool, listing, marks)
+    yield from _check_marks(ledger, pool, listings, marks)
+
+
+def _check_listing(ledger: Ledger, pool: PoolKind, listing: Listing, marks: bytearray) -> Iterator[Work]:
+    """Whose the units are; and marks them as listed once more."""
+    outside: list[int] = []
+    wrong: list[int] = []
+    claim = ledger.claims(pool).get(listing.owner)
+    yield LISTING_UNITS
+    for piece, cost in cut(listing.runs):
+        units, beyond = within(piece, len(marks))
+        outside += beyond
+        wrong += not_of(ledger, pool, units, listing.owner, claim)
         for unit in units:
             marks[unit] = _MORE[marks[unit]]
-    if marks.count(2):
-        yield _find_double(ledger, pool, claims, marks)
-    if marks.count(0) != ledger.count(pool, OwnerKind.QUARANTINED):
-        yield from _find_leaks(ledger, pool, owners, marks)
-    yield from _recount(ledger, pool, owners)
+        yield cost
+    if outside:
+        yield tell_outside(listing.law, listing.name, pool, outside)
+    if wrong:
+        yield tell_wrong(ledger, listing.law, listing.name, pool, listing.owner, wrong)
 
 
-def _not_of(owners: tuple[Owner, ...], units: Sequence[int], owner: Owner) -> tuple[int, ...]:
-    """Units that belong to another. By identity first: equal owners are mostly one object."""
-    if not units:
-        return ()
-    known = owners[units[0]] if owners[units[0]] == owner else owner
-    others = [unit for unit in units if owners[unit] is not known]
-    return tuple(unit for unit in others if owners[unit] != owner)
+def within(units: list[int], size: int) -> tuple[list[int], list[int]]:
+    """Those that a pool of `size` has and may give to somebody, and the others."""
+    if not units or (min(units) > 0 and max(units) < size):
+        return units, []
+    return [unit for unit in units if 0 < unit < size], [unit for unit in units if not 0 < unit < size]
 
 
-def _find_double(ledger: Ledger, pool: PoolKind, claims: Sequence[Claim], marks: bytearray) -> Finding:
-    twice = tuple(unit for unit, mark in enumerate(marks) if mark > 1)
-    names = [claim.name for claim in claims if not set(twice).isdisjoint(claim.units)]
+def not_of(ledger: Ledger, pool: PoolKind, units: list[int], owner: Owner, claim: Claim | None) -> list[int]:
+    """Units that belong to another. First by the owner's `claim`, if it has one: as a rule that is theirs, each."""
+    claims = ledger.claims_on(pool, units)
+    if claim is not None and claim.owner == owner and claims.count(claim) == len(units):
+        return []
+    return [unit for unit, other in zip(units, claims, strict=True) if other.owner != owner]
+
+
+def _check_marks(
+    ledger: Ledger, pool: PoolKind, listings: Callable[[], Iterable[Listing]], marks: bytearray
+) -> Iterator[Work]:
+    """Units that were listed more than once, or never; and the ledger's counters, against its units one by one."""
+    twice: list[int] = []
+    lost: dict[Claim, list[int]] = {}
+    counted: Counter[Claim] = Counter()
+    for start in range(0, len(marks), PIECE_UNITS):
+        piece = marks[start : start + PIECE_UNITS]
+        claims = ledger.claims_in(pool, start, start + PIECE_UNITS)
+        counted.update(claims)
+        if 2 in piece:
+            twice += (start + at for at, mark in enumerate(piece) if mark > 1)
+        if 0 in piece:
+            for at, mark in enumerate(piece):
+                if not mark:
+                    lost.setdefault(claims[at], []).append(start + at)
+        yield len(piece)
+    if twice:
+        yield from _tell_double(ledger, pool, listings, twice)
+    for claim, units in lost.items():
+        if claim.owner.kind is not OwnerKind.QUARANTINED:
+            yield tell_leak(ledger, pool, claim.owner, units)
+    counted[ledger.claims_in(pool, 0, 1)[0]] -= 1  # padding
+    yield from _recount(ledger, pool, counted)
+
+
+def _tell_double(
+    ledger: Ledger, pool: PoolKind, listings: Callable[[], Iterable[Listing]], twice: list[int]
+) -> Iterator[Work]:
+    names: dict[str, None] = {}
+    doubled = frozenset(twice)
+    for listing in listings():
+        yield LISTING_UNITS
+        for piece, cost in cut(listing.runs):
+            if not doubled.isdisjoint(piece):
+                names[listing.name] = None
+            yield cost
     what = f"{len(twice)} units of {pool} are listed more than once, by {', '.join(names)}"
-    return Finding("holders", _tell(ledger, pool, what, twice), pool=pool, units=twice)
+    yield Finding("holders", _tell(ledger, pool, what, twice), pool=pool, units=tuple(twice))
 
 
-def _find_leaks(ledger: Ledger, pool: PoolKind, owners: tuple[Owner, ...], marks: bytearray) -> Iterator[Finding]:
-    lost: defaultdict[Owner, list[int]] = defaultdict(list)
-    for unit, mark in enumerate(marks):
-        if not mark:
-            lost[owners[unit]].append(unit)
-    for owner, units in lost.items():
-        if owner.kind is not OwnerKind.QUARANTINED:
-            law = "holders" if owner.kind in (OwnerKind.REQUEST, OwnerKind.SESSION) else "census"
-            what = f"nobody lists {len(units)} of pool {pool} that the ledger has as {owner}"
-            yield Finding(law, _tell(ledger, pool, what, units), FindingKind.LEAK, pool, tuple(units))
-
-
-def _recount(ledger: Ledger, pool: PoolKind, owners: tuple[Owner, ...]) -> Iterator[Finding]:
-    """The running counters, against the owners one by one."""
-    counted = Counter(map(attrgetter("kind"), owners))
-    counted[owners[0].kind] -= 1  # padding
-    for kind, told in ledger.counts(pool).items():
-        if counted[kind] != told:
-            message = f"{pool}: {counted[kind]} units belong to {kind}, {told} are counted"
+def _recount(ledger: Ledger, pool: PoolKind, counted: Counter[Claim]) -> Iterator[Work]:
+    """The running counters, of each kind of owner and of each owner, against the units `counted` one by one."""
+    kinds: Counter[OwnerKind] = Counter()
+    claims = ledger.claims(pool)
+    for claim, num_units in counted.items():
+        kinds[claim.owner.kind] += num_units
+        if num_units > 0 and claims.get(claim.owner) is not claim:
+            yield Finding(
+                "equation", f"{pool}: {num_units} units are in a claim of {claim.owner} that is void", pool=pool
+            )
+        yield LISTING_UNITS
+    for owner, claim in claims.items():
+        if claim.owner != owner or counted[claim] != claim.num_units:
+            message = (
+                f"{pool}: {counted[claim]} units belong to {claim.owner}, the claim of {owner} is of {claim.num_units}"
+            )
             yield Finding("equation", message, pool=pool)
+        yield LISTING_UNITS
+    for kind, told in ledger.counts(pool).items():
+        if kinds[kind] != told:
+            message = f"{pool}: {kinds[kind]} units belong to {kind}, {told} are counted"
+            yield Finding("equation", message, pool=pool)
+
+
+def tell_outside(law: str, name: str, pool: PoolKind, units: Sequence[int]) -> Finding:
+    told = tuple(units)
+    return Finding(law, f"{name} lists {pool} {told}: padding, or no such", pool=pool, units=told)
+
+
+def tell_wrong(ledger: Ledger, law: str, name: str, pool: PoolKind, owner: Owner, units: Sequence[int]) -> Finding:
+    what = f"{name} lists {len(units)} of pool {pool}, as {owner}, that the ledger has as another's"
+    return Finding(law, _tell(ledger, pool, what, units), pool=pool, units=tuple(units))
+
+
+def tell_leak(ledger: Ledger, pool: PoolKind, owner: Owner, units: Sequence[int]) -> Finding:
+    """`units`: all that nobody lists of those that the ledger has as this owner's."""
+    law = "holders" if owner.kind in (OwnerKind.REQUEST, OwnerKind.SESSION) else "census"
+    what = f"nobody lists {len(units)} of pool {pool} that the ledger has as {owner}"
+    return Finding(law, _tell(ledger, pool, what, units), FindingKind.LEAK, pool, tuple(units))
 
 
 def _tell(ledger: Ledger, pool: PoolKind, what: str, units: Sequence[int]) -> str:

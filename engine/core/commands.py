@@ -166,6 +166,8 @@ class Abort:
 
     rid: Rid
     reason: AbortReason = AbortReason.CLIENT
+    detail: str = ""
+    """What the turn's end says beside the reason, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from engine.core.ids import SessionId, TurnId, pages_for
 from engine.core.intake import Intake
 from engine.core.invariants import Books, check_books
 from engine.core.lineage import Lineage
+from engine.core.owners_check import OWNERS_SLICE_UNITS, OwnersCheck
 from engine.core.ownership import Owner, PoolKind
 from engine.core.plan import StepOutcome, StepPlan
 from engine.core.pools import Pools
@@ -39,6 +40,7 @@ from engine.core.rows import PageTable
 from engine.core.scheduler import Scheduler
 from engine.core.session_cache import IdleSlots, SessionAwareCache
 from engine.core.sessions import SessionController
+from engine.core.sliced_check import SLICE_UNITS, SlicedCheck
 from engine.core.snapshot import SessionState, Snapshot, TurnState, describe_plan
 from engine.core.turns import Point, find_base
 
@@ -81,12 +83,16 @@ class Core:
             idle=slots.idle if slots is not None else IdleSlots,
             sessions=self._sessions.all,
         )
+        self._sliced_check = SlicedCheck(self._books)
+        self._owners_check = OwnersCheck(self._books)
         self._checks_run = 0
+        self._num_changes = 0
         self._now = 0.0
 
     def apply(self, command: Command, now: float) -> Lengths | None:
         """Takes one command. Raises Refusal, and then nothing has changed. Lengths: of Fork and Truncate."""
         self._advance_clock(now)
+        self._num_changes += 1
         match command:
             case Open():
                 self._cache.open_session(self._sessions.open(command, now))
@@ -112,7 +118,7 @@ class Core:
             return
         match command:
             case Abort():
-                self._endings.abort(request, command.reason, now)
+                self._endings.abort(request, command.reason, now, command.detail)
             case FinishAt():
                 self._endings.finish_at(request, command.output_len, command.reason)
             case CommitAck():
@@ -126,16 +132,20 @@ class Core:
         """Closes sessions that have been without a turn for their idle timeout or longer."""
         self._advance_clock(now)
         for session in self._sessions.find_expired(now):
+            self._num_changes += 1
             self._endings.close(session, AbortReason.SESSION_EXPIRED, now)
 
     def next_plan(self, now: float) -> StepPlan | None:
         """The next forward to submit; None when there is nothing to run, or not before a plan in flight is answered."""
         self._advance_clock(now)
+        if self._queues.live:  # else there is nobody to plan for, and nothing changes
+            self._num_changes += 1
         return self._scheduler.next_plan()
 
     def advance(self, outcome: StepOutcome, now: float) -> None:
         """Takes the answer to the oldest plan in flight."""
         self._advance_clock(now)
+        self._num_changes += 1
         self._scheduler.advance(outcome, now)
 
     def _advance_clock(self, now: float) -> None:
@@ -151,6 +161,28 @@ class Core:
         self._checks_run += 1
         return check_books(self._books, level)
 
+    def check_slice(self, units: int = SLICE_UNITS) -> Report | None:
+        """Goes on with a full check for about so much work; its report when it is through, None before.
+
+        The same findings as the full check's, of one instant: when anything changed since the last slice, it begins
+        anew.
+        """
+        report = self._sliced_check.run_slice(self._num_changes, units)
+        self._checks_run += report is not None
+        return report
+
+    def check_owners_slice(self, units: int = OWNERS_SLICE_UNITS) -> Report:
+        """Checks some owners exactly, each at this instant, for about so much work; the next ones at the next call.
+
+        Changes between two calls do no harm. See `OwnersCheck` for what it finds.
+        """
+        return self._owners_check.run_slice(units)
+
+    @property
+    def num_changes(self) -> int:
+        """How often something was asked that may have changed the core: between equal readings nothing did."""
+        return self._num_changes
+
     def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
         """Who has a page or a row now, and how it got there. Raises IndexError for one that does not exist."""
         return self._pools.ledger.explain(pool, unit)
@@ -164,6 +196,7 @@ class Core:
 
         Raises InvariantViolation, moving nothing, when something moved since the report was made.
         """
+        self._num_changes += 1
         histories = quarantine_leaks(self._pools, report)
         if histories:
             left = {pool: self._pools.in_circulation(pool) for pool in self._pools.ledger.pools}
@@ -173,6 +206,7 @@ class Core:
 
     def plant(self, fault: Fault) -> UnitHistory:
         """Breaks the books on purpose, see `engine.core.faults`. Raises Refusal: FAULT_IMPOSSIBLE."""
+        self._num_changes += 1
         return plant_fault(self._books, fault)
 
     def snapshot(self) -> Snapshot:
@@ -220,6 +254,7 @@ class Core:
                     slot=slot.state if slot is not None else None,
                     kv_committed_len=kv.kv_committed_len,
                     pages=len(kv.pages),
+                    number=session.uid,
                 )
             )
         return tuple(states)

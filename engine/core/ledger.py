@@ -1,6 +1,6 @@
 """The ledger: who owns each unit of each pool, and the only code that changes it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -42,6 +42,7 @@ class Ledger:
             pool: {kind: size - 1 if kind is OwnerKind.FREE else 0 for kind in OwnerKind}
             for pool, size in sizes.items()
         }
+        self._tallies = tuple((pool, size, self._counts[pool]) for pool, size in sizes.items())
         self._protected_pages = 0
         self._provenance = Provenance(sizes)
 
@@ -70,6 +71,18 @@ class Ledger:
         """The owner of every unit, padding included (which reads FREE, and is nobody's). O(units)."""
         return tuple(map(attrgetter("owner"), self._held[pool]))
 
+    def claims(self, pool: PoolKind) -> Mapping[Owner, Claim]:
+        """Everybody who has, or had, something of a pool: a live view, not a copy. For checks, as are the next two."""
+        return self._claims[pool]
+
+    def claims_in(self, pool: PoolKind, start: int, stop: int) -> list[Claim]:
+        """The claims that the units from `start` to before `stop` belong to, padding included. O(units)."""
+        return self._held[pool][start:stop]
+
+    def claims_on(self, pool: PoolKind, units: Iterable[int]) -> list[Claim]:
+        """The claims that these units, all of the pool, belong to. O(units)."""
+        return list(map(self._held[pool].__getitem__, units))
+
     def count(self, pool: PoolKind, kind: OwnerKind) -> int:
         """Units that owners of this kind hold, from the running counter."""
         return self._counts[pool][kind]
@@ -77,6 +90,11 @@ class Ledger:
     def counts(self, pool: PoolKind) -> Mapping[OwnerKind, int]:
         """The running counters of a pool: a live view, not a copy."""
         return self._counts[pool]
+
+    @property
+    def tallies(self) -> tuple[tuple[PoolKind, int, Mapping[OwnerKind, int]], ...]:
+        """Of each pool its size and its running counters, live and in the order of the kinds: no name is looked up."""
+        return self._tallies
 
     # Provenance
 

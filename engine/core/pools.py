@@ -47,6 +47,11 @@ class Pools:
         """The free stack itself, bottom first: one of the tellings that the check compares. Not to be changed."""
         return self._stacks[pool]
 
+    @property
+    def stacks(self) -> Iterable[Sequence[int]]:
+        """All free stacks, in the order of the ledger's pools. Not to be changed."""
+        return self._stacks.values()
+
     def in_circulation(self, pool: PoolKind) -> int:
         """Units that can be granted at all: without padding, and without those in quarantine."""
         return self.ledger.size(pool) - 1 - self.ledger.count(pool, OwnerKind.QUARANTINED)

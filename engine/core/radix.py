@@ -117,16 +117,27 @@ class RadixTree:
         return self._uses
 
     def nodes(self) -> Iterator[Node]:
-        """Every node, parents first, roots left out. For checks."""
-        stack = [child for root in self._roots.values() for child in root.children.values()]
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(node.children.values())
+        """Every node, parents first, roots left out. For checks. O(1) a node, none looked at before it is asked for."""
+        for root in reversed(self._roots.values()):
+            stack = [reversed(root.children.values())]
+            while stack:
+                node = next(stack[-1], None)
+                if node is None:
+                    stack.pop()
+                    continue
+                yield node
+                stack.append(reversed(node.children.values()))
 
-    def offered(self) -> set[int]:
-        """Numbers of the nodes that `evict` would find. For checks."""
-        return {entry[1] for entry in self._heap if self._is_current(entry)}
+    def roots(self) -> tuple[Node, ...]:
+        """One a namespace, without pages. For checks."""
+        return tuple(self._roots.values())
+
+    def offered(self) -> Iterator[int | None]:
+        """For each entry of the heap the number of the node that `evict` would find there, None where it is stale.
+
+        For checks.
+        """
+        return (entry[1] if self._is_current(entry) else None for entry in self._heap)
 
     # Reading
 

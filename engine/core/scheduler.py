@@ -237,9 +237,10 @@ class Scheduler:
         require(bool(self._in_flight), f"step {outcome.step} was answered, but no plan is in flight")
         plan = self._in_flight.popleft()
         require(plan.step == outcome.step, f"step {outcome.step} was answered before step {plan.step}")
-        if isinstance(outcome, StepResult) and len(outcome.sampled) != len(plan.rows):
-            reason = f"{len(outcome.sampled)} answers for {len(plan.rows)} rows"
-            outcome = StepFailure(outcome.step, reason)
+        if isinstance(outcome, StepResult):
+            unusable = self._find_unusable(plan, outcome)
+            if unusable is not None:  # a forward that is wrong for one row is not to be trusted with the others
+                outcome = StepFailure(outcome.step, unusable)
         failure = outcome.reason if isinstance(outcome, StepFailure) else None
         self._log.emit(StepAnswered(plan.step, failure))
         self._pools.answered(plan.step)
@@ -252,25 +253,34 @@ class Scheduler:
                     # A retracted request runs again only when all its plans are answered, so none is stale here.
                     raise InvariantViolation(f"rid {row.rid}: epoch {row.epoch} was answered at {request.epoch}")
                 if isinstance(outcome, StepResult):
-                    self._take(request, row, outcome.sampled[index], now)
+                    self._take(request, row, outcome.sampled[index])
                 else:
                     self._endings.abort(request, AbortReason.FORWARD_FAILED, now, outcome.reason)
             if request.phase is not RUNNING and request.phase in SETTLING:
                 self._endings.settle(request)
 
-    def _take(self, request: Request, row: PlanRow, sampled: tuple[int, ...], now: float) -> None:
+    def _find_unusable(self, plan: StepPlan, result: StepResult) -> str | None:
+        """Why the answers of a step can not be used, if so: each row owes as many ids as it samples, of the vocabulary.
+
+        Rows of turns that ended meanwhile do not count: they may have gone on from what a failed step left.
+        """
+        if len(result.sampled) != len(plan.rows):
+            return f"{len(result.sampled)} answers for {len(plan.rows)} rows"
+        vocab_size, live = self._config.vocab_size, self._queues.live
+        for row, sampled in zip(plan.rows, result.sampled, strict=True):
+            due = row.num_samples
+            if due == 1 and len(sampled) == 1:  # each row of a step of decode
+                is_usable = 0 <= sampled[0] < vocab_size
+            else:
+                is_usable = len(sampled) == due and all(0 <= token < vocab_size for token in sampled)
+            if not is_usable and live[row.rid].phase is RUNNING:
+                num_good = sum(0 <= token < vocab_size for token in sampled)
+                return f"rid {row.rid}: {len(sampled)} ids, {num_good} below {vocab_size}, where {due} were due"
+        return None
+
+    def _take(self, request: Request, row: PlanRow, sampled: tuple[int, ...]) -> None:
         """The row's KV is valid now, as far as its drafts were right, and what it sampled comes next."""
-        vocab_size, kv = self._config.vocab_size, request.kv
-        num_samples = row.num_samples
-        if num_samples == 1 and len(sampled) == 1:  # each row of a step of decode
-            is_usable = 0 <= sampled[0] < vocab_size
-        else:
-            is_usable = len(sampled) == num_samples and all(0 <= token < vocab_size for token in sampled)
-        if not is_usable:
-            num_good = sum(0 <= token < vocab_size for token in sampled)
-            detail = f"step yielded {len(sampled)} ids, {num_good} below {vocab_size}, where {num_samples} were due"
-            self._endings.abort(request, AbortReason.FORWARD_FAILED, now, detail)
-            return
+        kv, num_samples = request.kv, row.num_samples
         token_ids = sampled if num_samples <= 1 else self._accept(request, row, sampled)
         kv.kv_committed_len = row.start_len + row.query_len - num_samples + len(token_ids)
         if not request.is_prompt_cached and kv.kv_committed_len >= request.prompt_len:

@@ -57,6 +57,8 @@ class SessionState:
     """Tokens of KV that the slot holds, or has lent to its turn."""
     pages: int
     """The same, in pages of its own."""
+    number: int = 0
+    """The server's, as in `Owner`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Runs batches through a model and its KV pools: what is left is to choose tokens."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -10,6 +12,9 @@ from engine.executor.model_config import ModelConfig
 from engine.executor.models.llama import LlamaModel
 from engine.executor.weights import LlamaWeights
 
+Tamper = Callable[[torch.Tensor], torch.Tensor]
+"""Hidden states [num_tokens, hidden_size] → what is taken for them."""
+
 
 class ForwardError(Exception):
     """A forward was refused, or its numbers may not be used: the reason names rows and bounds, never token ids."""
@@ -18,19 +23,24 @@ class ForwardError(Exception):
 class ModelRunner:
     """Model and pools. Not thread-safe: one thread calls it."""
 
-    __slots__ = ("_kv", "_model", "config", "pool")
+    __slots__ = ("_kv", "_model", "_weights", "config", "pool")
 
     def __init__(self, config: ModelConfig, weights: LlamaWeights, pool: PoolGeometry) -> None:
         self.config = config
         self.pool = pool
+        self._weights = weights
         self._model = LlamaModel(config, weights)
         self._kv = KvStorage(config, pool)
 
-    def forward(self, batch: Batch, logit_idx: Int64Array) -> torch.Tensor:
+    def beside(self, pool: PoolGeometry) -> "ModelRunner":
+        """The same weights over pools of its own: nothing that it writes can be read here."""
+        return ModelRunner(self.config, self._weights, pool)
+
+    def forward(self, batch: Batch, logit_idx: Int64Array, tamper: Tamper | None = None) -> torch.Tensor:
         """Copies, then one forward. Returns the logits of the tokens `logit_idx`, [n, vocab_size] float32.
 
-        Raises ForwardError for a token id out of the vocabulary, a position out of the context, and for hidden states
-        or logits that are not finite.
+        `tamper` changes the hidden states before they are looked at. Raises ForwardError for a token id out of the
+        vocabulary, a position out of the context, and for hidden states or logits that are not finite.
         """
         self._refuse_unusable(batch)
         with torch.inference_mode():
@@ -43,6 +53,8 @@ class ModelRunner:
                 AttentionPlan(batch, self.config.num_heads, self.config.num_kv_heads),
                 self._kv,
             )
+            if tamper is not None:
+                hidden = tamper(hidden)
             _refuse_non_finite(batch, hidden, np.arange(batch.num_tokens), "hidden states")
             logits = self._model.logits(hidden[torch.from_numpy(logit_idx)])
             _refuse_non_finite(batch, logits, logit_idx, "logits")

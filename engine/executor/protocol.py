@@ -26,13 +26,18 @@ class Capabilities:
     """Plans that may be submitted before the oldest is answered."""
 
 
+class ExecutorLost(Exception):
+    """What the futures carry once nothing is left that could run a plan. It stays so: only a new process helps."""
+
+
 class Executor(Protocol):
     """Runs plans in the order in which they are submitted.
 
     The contract, which `tests/kit/executor_contract.py` holds against every implementation:
     - `submit` copies all it needs of the plan's page tables before it returns, and never blocks on the device.
     - Futures resolve in submission order, on the event loop that called `submit`, with a `StepResult`, or with a
-      `StepFailure` when the forward raised. They carry an exception only when the executor itself is lost.
+      `StepFailure` when the forward raised. They carry an exception only when the executor itself is lost: all those
+      that were not resolved then, and all later ones, carry an `ExecutorLost` that tells the cause.
     - A row with `uses_sampled` takes the id sampled for its `req_pool_idx` by the newest earlier plan that sampled
       there, the last one where that plan sampled several.
     - A row answers with one id for each of its last `num_samples` query tokens, chosen from the logits behind that
@@ -45,10 +50,18 @@ class Executor(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    def prepare(self) -> asyncio.Future[None]:
+        """Makes what the first forwards would otherwise have to make: kernels, graphs, thread pools.
+
+        To be awaited before the first `submit`. Leaves nothing in the pools that could be read. The future carries
+        ExecutorLost when it does not work. Raises RuntimeError once closed.
+        """
+        ...
+
     def submit(self, plan: StepPlan) -> asyncio.Future[StepOutcome]:
-        """Queues one forward. Raises RuntimeError once closed."""
+        """Queues one forward. Raises RuntimeError once closed. Once lost, the future has failed when it is returned."""
         ...
 
     def close(self) -> None:
-        """Answers what was submitted, then stops. Idempotent; blocks until the worker has ended."""
+        """Answers what was submitted, then stops. Idempotent; blocks until the worker has ended, as a lost one has."""
         ...

@@ -7,23 +7,24 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
 
-from engine.core.commands import AbortReason, Close, Fork, Lengths, Open, Submit, Truncate
+from engine.core.commands import AbortReason, Close, Fork, Lengths, Open, Truncate
 from engine.core.core import Core
-from engine.core.errors import Refusal, RefusalReason
+from engine.core.errors import Refusal
 from engine.core.events import EventSink
 from engine.core.faults import Fault
 from engine.core.findings import CheckLevel, Report
-from engine.core.ids import Rid, SessionId, TurnId, count_ids, pack_ids, slice_ids, unpack_ids
+from engine.core.ids import Rid, SessionId, TurnId, pack_ids, unpack_ids
 from engine.core.ownership import PoolKind
 from engine.core.provenance import UnitHistory
 from engine.core.snapshot import Snapshot
 from engine.core.turns import Point
-from engine.executor.protocol import Capabilities, Executor
-from engine.runtime.clock import Clock, MonotonicClock
+from engine.executor.protocol import Capabilities, Executor, ExecutorLost
+from engine.runtime.clock import Clock, MonotonicClock, WallClock
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.detokenizer import TokenBytes
+from engine.runtime.dumps import Dumps
+from engine.runtime.gate import require_content, require_fit, require_held, to_submit
 from engine.runtime.handle import (
     DEFAULT_OPTIONS,
     EngineClosed,
@@ -35,12 +36,14 @@ from engine.runtime.handle import (
     TurnRequest,
 )
 from engine.runtime.inbox import Answer, Inbox
+from engine.runtime.incidents import Incident, Incidents
 from engine.runtime.lifecycle import EngineState, Lifecycle
-from engine.runtime.loop import EngineLoop
-from engine.runtime.output import TurnOutput, digest_ids
+from engine.runtime.loop import EngineLoop, Watched
+from engine.runtime.output import TurnOutput
 from engine.runtime.records import TurnRecord, TurnRecords, forgotten
 from engine.runtime.streams import LiveStream, TurnFeed
 from engine.runtime.turns import LiveTurns
+from engine.runtime.vitals import Trip, Vitals
 
 _log = logging.getLogger(__name__)
 
@@ -64,14 +67,22 @@ class LocalEngine:
         clock: Clock | None = None,
         config: RuntimeConfig | None = None,
         lifecycle: Lifecycle | None = None,
+        vitals: Vitals | None = None,
+        incidents: Incidents | None = None,
     ) -> None:
-        """Raises ValueError when core and executor do not fit each other."""
-        _require_fit(core, executor.capabilities)
+        """`vitals` and `incidents`: those that a watchdog looks at. Raises ValueError when core and executor do not fit
+        each other."""
+        require_fit(core, executor.capabilities)
         self._core = core
         self._executor = executor
         self._vocabulary = vocabulary
         self._config = config or RuntimeConfig()
         self._lifecycle = lifecycle or Lifecycle()
+        self.vitals = vitals or Vitals()
+        """Signs of life, for whoever looks from outside."""
+        self._lifecycle.add_listener(self.vitals.enter)
+        self._incidents = incidents or Incidents(WallClock())
+        self._dumps = Dumps(core, self.vitals)
         self._inbox = Inbox(self._config.inbox_max)
         self._turns = LiveTurns(self._inbox.post_abort, self._config.detach_grace_s)
         self._records = TurnRecords(self._config)
@@ -84,6 +95,7 @@ class LocalEngine:
             sinks=sinks,
             clock=clock or MonotonicClock(),
             config=self._config,
+            watched=Watched(self.vitals, self._incidents, self._dumps.of_halt),
         )
         self._task: asyncio.Task[None] | None = None
         self._undoing: set[asyncio.Task[None]] = set()
@@ -106,7 +118,13 @@ class LocalEngine:
         return len(self._turns)
 
     async def start(self) -> None:
-        """Starts the loop and warms up. Raises EngineFailed when the first forward does not work."""
+        """Has the executor prepared, starts the loop and warms up. Raises EngineFailed when a forward does not work."""
+        self._dumps.loop = asyncio.get_running_loop()
+        self._lifecycle.move(EngineState.COMPILING)
+        try:
+            await self._executor.prepare()
+        except ExecutorLost as error:
+            raise EngineFailed(f"the first forwards did not work: {error}") from error
         self._lifecycle.move(EngineState.WARMING)
         self._task = asyncio.create_task(self._run_loop(), name="engine-loop")
         if self._config.warm_up:
@@ -128,7 +146,7 @@ class LocalEngine:
         Idempotent. After `drain_s` it takes at most `stop_timeout_s`; raises EngineFailed when that was not enough, or
         when the engine had halted.
         """
-        if self._lifecycle.state in _ACCEPTING:
+        if self._lifecycle.state in (EngineState.COMPILING, *_ACCEPTING):
             self._lifecycle.move(EngineState.DRAINING)
         try:
             await self._drain(drain_s)
@@ -218,7 +236,7 @@ class LocalEngine:
             # Before it is accepted: whoever asked may be gone by then, and the deadline holds all the same.
             self._turns.arm_deadline(rid, turn.deadline_s)
         try:
-            await self._inbox.send(_to_submit(rid, turn), turn.base)
+            await self._inbox.send(to_submit(rid, turn), turn.base)
         except asyncio.CancelledError:
             await stream.aclose()  # it may have been accepted already, and nobody is left to read it
             raise
@@ -231,12 +249,12 @@ class LocalEngine:
         while (live := self._turns.find(session_id, turn_id)) is not None and live.is_ending:
             await self._turns.wait_ended((live,))
         if live is not None:
-            _require_content(turn_id, live.request.content, content)
+            require_content(turn_id, live.request.content, content)
             return self._turns.attach(live)
         record = self._find_record(session_id, turn_id)
         if record is None:
             return None
-        _require_content(turn_id, record.content, content)
+        require_content(turn_id, record.content, content)
         return self._replay(record, 0)
 
     async def resume(
@@ -244,13 +262,13 @@ class LocalEngine:
     ) -> LiveStream:
         live = self._turns.find(session_id, turn_id)
         if live is not None:
-            _require_held(live.feed.output.packed_ids(), from_token, held_digest)
+            require_held(live.feed.output.packed_ids(), from_token, held_digest)
             return self._turns.attach(live, from_token)
         record = self._find_record(session_id, turn_id)
         if record is None:
             message = f"there is no turn {turn_id!r} to resume: it never ran, was rolled back, or is long over"
             raise StreamRefusal(StreamReason.TURN_UNKNOWN, message, field="turn_id", value=turn_id)
-        _require_held(record.output_ids, from_token, held_digest)
+        require_held(record.output_ids, from_token, held_digest)
         return self._replay(record, from_token)
 
     def _find_record(self, session_id: SessionId | None, turn_id: TurnId) -> TurnRecord | None:
@@ -294,6 +312,19 @@ class LocalEngine:
     async def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
         return self._core.explain(pool, unit)
 
+    async def incidents(self) -> tuple[Incident, ...]:
+        return self._incidents.all()
+
+    async def dump(self, incident_id: str | None = None) -> str | None:
+        if incident_id is None:
+            return self._dumps.of_now()
+        incident = self._incidents.find(incident_id)
+        return None if incident is None else incident.dump
+
+    def dump_stuck(self, trip: Trip) -> str:
+        """For the watchdog, from its thread."""
+        return self._dumps.of_trip(trip)
+
     async def plant(self, fault: Fault) -> UnitHistory:
         history = await self._inbox.send(fault)
         assert isinstance(history, UnitHistory), "the core says what it broke"
@@ -334,52 +365,3 @@ class LocalEngine:
         self._loop.request_stop()
         if self._task is not None:
             await asyncio.shield(self._task)
-
-
-def _to_submit(rid: Rid, turn: TurnRequest) -> Submit:
-    return Submit(
-        rid=rid,
-        turn_id=turn.turn_id,
-        input_ids=turn.input_ids,
-        session_id=turn.session_id,
-        parent=turn.parent,
-        max_tokens=turn.max_tokens,
-        ignore_eos=turn.ignore_eos,
-        sampling=turn.sampling,
-        trace_id=turn.trace_id,
-        **asdict(turn.options),
-    )
-
-
-def _require_content(turn_id: TurnId, content: bytes, other: bytes) -> None:
-    if content != other:
-        message = f"turn {turn_id!r} exists with another content; choose another id, or abort it if it runs"
-        raise Refusal(RefusalReason.TURN_EXISTS, message, field="turn_id", value=turn_id)
-
-
-def _require_held(output_ids: bytes, from_token: int, held_digest: bytes | None) -> None:
-    """Raises StreamRefusal when the reader can not hold what comes before `from_token` of these ids (int32 bytes)."""
-    num_ids = count_ids(output_ids)
-    has_them = from_token <= num_ids
-    if held_digest is not None and not (has_them and digest_ids(slice_ids(output_ids, 0, from_token)) == held_digest):
-        message = "the ids held are not those of this attempt: drop them, and resume from 0"
-        raise StreamRefusal(StreamReason.ATTEMPT_CHANGED, message, field="held_ids_sha256")
-    if not has_them:
-        message = f"from_token: the turn has {num_ids} tokens so far"
-        reason = StreamReason.FROM_TOKEN_INVALID
-        raise StreamRefusal(reason, message, field="from_token", value=from_token, limit=num_ids)
-
-
-def _require_fit(core: Core, capabilities: Capabilities) -> None:
-    config = core.config
-    pairs = {
-        "page_size": (config.page_size, capabilities.page_size),
-        "pool_pages": (config.pool_pages, capabilities.pool_pages),
-        "num_rows": (config.num_rows, capabilities.num_rows),
-        "vocab_size": (config.vocab_size, capabilities.vocab_size),
-    }
-    for name, (planned, available) in pairs.items():
-        if planned != available:
-            raise ValueError(f"{name}: the core plans for {planned}, the executor has {available}")
-    if config.context_len > capabilities.context_len:
-        raise ValueError(f"context_len {config.context_len} is above the executor's {capabilities.context_len}")

@@ -15,6 +15,7 @@ from engine.core.provenance import UnitHistory
 from engine.core.sampling import GREEDY, Sampling
 from engine.core.snapshot import Snapshot
 from engine.executor.protocol import Capabilities
+from engine.runtime.incidents import Incident
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,8 @@ class Finished:
     """Ids that were guessed and verified."""
     accepted: int = 0
     """How many of these were right."""
+    incident_id: str = ""
+    """Of the incident that ended the turn, if one did."""
 
 
 TurnEvent = Started | Delta | Finished
@@ -127,6 +130,14 @@ class EngineClosed(Exception):
 
 class EngineFailed(EngineClosed):
     """The engine has halted: books or executor can not be trusted. Streams that were open raise it as their end."""
+
+    def __init__(self, message: str, incident_id: str = "") -> None:
+        """`incident_id`: under which it is in the log."""
+        super().__init__(message, incident_id)
+        self.incident_id = incident_id
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class StreamReason(StrEnum):
@@ -281,6 +292,14 @@ class EngineHandle(Protocol):
 
     async def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
         """Who owns a unit, and who did before. Raises IndexError for one that the pool does not have."""
+        ...
+
+    async def incidents(self) -> tuple[Incident, ...]:
+        """What went wrong lately, oldest first."""
+        ...
+
+    async def dump(self, incident_id: str | None = None) -> str | None:
+        """All that is known of this moment, as lines of text, or of an incident: None when its dump is not kept."""
         ...
 
     async def plant(self, fault: Fault) -> UnitHistory:

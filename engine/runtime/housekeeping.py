@@ -1,11 +1,13 @@
 """What the loop does beside running steps: proves the books, and lets idle sessions expire."""
 
 import logging
+from collections.abc import Callable
 
 from engine.core.core import Core
 from engine.core.errors import InvariantViolation
 from engine.core.findings import CheckLevel, Finding, Report
 from engine.core.provenance import UnitHistory
+from engine.core.sliced_check import SLICE_UNITS
 from engine.runtime.clock import Clock
 from engine.runtime.config import RuntimeConfig
 
@@ -13,6 +15,12 @@ _log = logging.getLogger(__name__)
 
 _NAMED_MAX = 16
 """Units of a leak that its log line names; the stream of KV events has them all."""
+
+WHOLE_CHECK_UNITS = 8 * SLICE_UNITS
+"""A full check of more work than this would hold a busy loop for longer than 5 ms, so it is not made between steps."""
+
+OnLeak = Callable[[Finding, UnitHistory], None]
+"""Called once a leak that was quarantined, with the history of its first unit."""
 
 
 class BooksDisagree(InvariantViolation):
@@ -27,15 +35,20 @@ class BooksDisagree(InvariantViolation):
 class Housekeeping:
     """Proves the books after each step and when idle. A leak is quarantined and reported, and serving goes on.
 
+    Between steps small pools are checked whole, large ones some owners at a time; when idle, all is checked in slices.
+    What a slice finds counts when a whole check finds something too, with nothing in between.
+
     Raises BooksDisagree on anything else: a server that can not trust its books must not serve from them.
     """
 
-    def __init__(self, core: Core, clock: Clock, config: RuntimeConfig) -> None:
+    def __init__(self, core: Core, clock: Clock, config: RuntimeConfig, on_leak: OnLeak | None = None) -> None:
         self._core = core
         self._clock = clock
         self._config = config
+        self._on_leak = on_leak
         self._steps = 0
         self._is_proven = False
+        self._full_units = core.config.pool_pages + core.config.num_rows  # at least, until a full check says it
         self._expired_at_s = clock.now()
 
     def after_command(self) -> None:
@@ -43,10 +56,15 @@ class Housekeeping:
         self._is_proven = False
 
     def after_step(self) -> None:
-        """Counters after every step, everything after every Nth and where counters are wrong."""
+        """Counters after every step, and some owners of large pools.
+
+        All of small pools after every Nth step, and of any where counters are wrong.
+        """
         self._steps += 1
         self._is_proven = False
-        if self._steps % self._config.full_check_steps == 0:
+        if self._full_units > WHOLE_CHECK_UNITS:
+            self._confirm(self._core.check_owners_slice())
+        elif self._steps % self._config.full_check_steps == 0:
             self._prove()
             return
         report = self._core.check(CheckLevel.BUSY)
@@ -54,30 +72,58 @@ class Housekeeping:
             self._prove()
             self._require_clean(CheckLevel.BUSY)
 
-    def when_idle(self) -> None:
-        """Everything, once for each time that something happened."""
-        if not self._is_proven:
-            self._prove()
-            self._is_proven = True
+    def when_idle(self) -> bool:
+        """One slice of all pools, rows, the tree, sessions and slots: all, once for each time that something happened.
+
+        True when there is more to do: let others have their turn, then come back. False: nothing until the next event.
+        """
+        if self._is_proven:
+            return False
+        report = self._core.check_slice()
+        if report is None:
+            return True
+        self._full_units = report.units
+        self._confirm(report)
+        self._is_proven = True
+        return False
 
     def expire(self) -> None:
         """Closes sessions that were idle too long; looks at most once an interval."""
         now_s = self._clock.now()
-        if now_s - self._expired_at_s >= self._config.expire_interval_s:
-            self._expired_at_s = now_s
-            self._core.expire(now_s)
-
-    def _prove(self) -> None:
-        report = self._core.check(CheckLevel.FULL)
-        if report.is_clean:
+        if now_s - self._expired_at_s < self._config.expire_interval_s:
             return
+        self._expired_at_s = now_s
+        before = self._core.num_changes
+        self._core.expire(now_s)
+        if self._core.num_changes != before:
+            self._is_proven = False
+
+    def _confirm(self, found: Report) -> None:
+        """Acts on what slices found, if a whole check finds something now."""
+        if found.is_clean or self._prove():
+            return
+        first = found.findings[0]
+        _log.warning(
+            "event=check_unconfirmed findings=%d law=%s message=%s", len(found.findings), first.law, first.message
+        )
+
+    def _prove(self) -> bool:
+        """Checks everything at once and acts on it. Whether anything was wrong."""
+        report = self._core.check(CheckLevel.FULL)
+        self._full_units = report.units
+        if report.is_clean:
+            return False
         if report.conflicts:
             raise BooksDisagree(report)
         histories = {(history.pool, history.unit): history for history in self._core.quarantine(report)}
         for leak in report.leaks:
             assert leak.pool is not None, f"a leak of nothing: {leak.message}"
-            _log_leak(leak, [histories[leak.pool, unit] for unit in leak.units])
+            quarantined = [histories[leak.pool, unit] for unit in leak.units]
+            _log_leak(leak, quarantined)
+            if self._on_leak is not None:
+                self._on_leak(leak, quarantined[0])
         self._require_clean(CheckLevel.FULL)
+        return True
 
     def _require_clean(self, level: CheckLevel) -> None:
         report = self._core.check(level)

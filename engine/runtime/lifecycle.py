@@ -7,8 +7,10 @@ from enum import StrEnum
 class EngineState(StrEnum):
     LOADING = "loading"
     """The model is being read."""
+    COMPILING = "compiling"
+    """The executor makes what its first forwards need."""
     WARMING = "warming"
-    """The first forwards run; nothing is taken from outside."""
+    """The first turn runs; nothing is taken from outside."""
     SERVING = "serving"
     DRAINING = "draining"
     """Nothing new is taken; what runs is being ended."""
@@ -18,7 +20,8 @@ class EngineState(StrEnum):
 
 
 NEXT_STATES: dict[EngineState, tuple[EngineState, ...]] = {
-    EngineState.LOADING: (EngineState.WARMING, EngineState.STOPPED, EngineState.FAILED),
+    EngineState.LOADING: (EngineState.COMPILING, EngineState.STOPPED, EngineState.FAILED),
+    EngineState.COMPILING: (EngineState.WARMING, EngineState.DRAINING, EngineState.FAILED),
     EngineState.WARMING: (EngineState.SERVING, EngineState.DRAINING, EngineState.FAILED),
     EngineState.SERVING: (EngineState.DRAINING, EngineState.FAILED),
     EngineState.DRAINING: (EngineState.STOPPED, EngineState.FAILED),

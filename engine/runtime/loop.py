@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from engine.core.commands import Abort, CommitAck, FinishAt, FinishReason, Submit
+from engine.core.commands import Abort, AbortReason, CommitAck, FinishAt, FinishReason, Submit
 from engine.core.core import Core
 from engine.core.errors import InvariantViolation, Refusal
 from engine.core.events import (
@@ -14,26 +15,49 @@ from engine.core.events import (
     EventSink,
     Numbered,
     SessionClosed,
+    StepAnswered,
     TokensSampled,
     TurnAccepted,
     TurnEnded,
     TurnsForgotten,
 )
 from engine.core.faults import Fault
+from engine.core.findings import Finding
 from engine.core.ids import Rid
-from engine.core.plan import StepOutcome
+from engine.core.plan import StepOutcome, StepPlan
+from engine.core.provenance import UnitHistory
 from engine.core.turns import Point
 from engine.executor.protocol import Executor
 from engine.runtime.clock import Clock
 from engine.runtime.config import RuntimeConfig
-from engine.runtime.dump import dump_core
 from engine.runtime.handle import Base, EngineClosed, EngineFailed, Finished, StreamReason, StreamRefusal
 from engine.runtime.housekeeping import Housekeeping
 from engine.runtime.inbox import Answer, Answered, Inbox, Posted
+from engine.runtime.incidents import Incident, IncidentKind, Incidents
 from engine.runtime.records import TurnRecord, TurnRecords
 from engine.runtime.turns import LiveTurn, LiveTurns
+from engine.runtime.vitals import Beat, InFlight, Phase, Vitals
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Where the loop leaves its signs of life, and what goes wrong."""
+
+    vitals: Vitals
+    incidents: Incidents
+    dump: Callable[[Incident, Exception], str]
+    """All that is known when the engine halts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """A forward that is out."""
+
+    plan: StepPlan
+    answer: asyncio.Future[StepOutcome]
+    in_flight: InFlight
 
 
 class EngineLoop:
@@ -54,6 +78,7 @@ class EngineLoop:
         sinks: Sequence[EventSink],
         clock: Clock,
         config: RuntimeConfig,
+        watched: Watched,
     ) -> None:
         self._core = core
         self._executor = executor
@@ -63,10 +88,19 @@ class EngineLoop:
         self._sinks = tuple(sinks)
         self._clock = clock
         self._config = config
-        self._housekeeping = Housekeeping(core, clock, config)
+        self._watched = watched
+        self._vitals = watched.vitals
+        self._housekeeping = Housekeeping(core, clock, config, self._note_leak)
         self._depth = min(core.config.in_flight_max, executor.capabilities.max_in_flight)
-        self._in_flight: deque[asyncio.Future[StepOutcome]] = deque()
+        self._in_flight: deque[_Out] = deque()
         self._is_stopping = False
+        self._num_rounds = 0
+        self._progress_s = self._vitals.clock.now()
+        self._failures = 0
+        self._failed: Incident | None = None
+        """Why turns end now, where a forward is at fault."""
+        self._given_up: _Out | None = None
+        """The forward whose turns were ended although it is still out."""
 
     def request_stop(self) -> None:
         """Ends the loop as soon as no turn is alive."""
@@ -79,25 +113,34 @@ class EngineLoop:
             while not (self._is_stopping and not self._core.has_work):
                 await self._iterate()
         except Exception as error:  # one of the three allowed: whatever broke, no reader may be left waiting
-            _log.critical("event=engine_halted reason=%s: %s", type(error).__name__, error, exc_info=error)
-            try:
-                _log.critical("event=engine_dump\n%s", dump_core(self._core, error))
-            finally:  # books may be too broken to be told of
-                raise self._end_all(EngineFailed(f"the engine halted: {type(error).__name__}: {error}")) from error
+            raise self._halt(error) from error
         finally:
             self._end_all(EngineFailed("the engine's loop was ended"))
 
     async def _iterate(self) -> None:
         self._take_commands()
         self._take_answers()
+        self._give_up_stuck()
         self._housekeeping.expire()
         self._records.expire(self._clock.now())
         self._publish()
         self._submit_plans()
+        has_more_to_prove = False
         if not self._in_flight:
             self._require_idle()
-            self._housekeeping.when_idle()
-        await self._inbox.wait(self._config.expire_interval_s)
+            has_more_to_prove = self._housekeeping.when_idle()
+            self._publish()
+        self._beat()
+        if has_more_to_prove:
+            await asyncio.sleep(0)  # a slice at a time: whoever came meanwhile goes first
+        else:
+            await self._inbox.wait(self._config.expire_interval_s)
+
+    def _beat(self) -> None:
+        self._num_rounds += 1
+        oldest = self._in_flight[0].in_flight if self._in_flight else None
+        now_s = self._vitals.clock.now()
+        self._vitals.beat = Beat(now_s, self._num_rounds, self._progress_s, oldest, self._failures)
 
     def _take_commands(self) -> None:
         self._inbox.silence()
@@ -155,17 +198,34 @@ class EngineLoop:
                 return
             future = self._executor.submit(plan)
             future.add_done_callback(self._ring)
-            self._in_flight.append(future)
+            phase = Phase.DECODE if plan.num_tokens == len(plan.rows) else Phase.PREFILL
+            self._in_flight.append(_Out(plan, future, InFlight(plan.step, phase, self._vitals.clock.now())))
 
     def _ring(self, _answered: asyncio.Future[StepOutcome]) -> None:
         self._inbox.ring()
 
     def _take_answers(self) -> None:
-        while self._in_flight and self._in_flight[0].done():
-            outcome = self._in_flight.popleft().result()
+        while self._in_flight and self._in_flight[0].answer.done():
+            outcome = self._in_flight.popleft().answer.result()
+            self._progress_s = self._vitals.clock.now()
             self._core.advance(outcome, self._clock.now())
             self._publish()
             self._housekeeping.after_step()
+
+    def _give_up_stuck(self) -> None:
+        """Ends the turns of a forward that the watchdog found stuck. Their pages stay theirs until it comes back."""
+        trip = self._vitals.trip
+        if trip is None or not self._in_flight:
+            return
+        oldest = self._in_flight[0]
+        if trip.trouble.step != oldest.plan.step or self._given_up is oldest:
+            return
+        self._given_up = oldest
+        self._failed = self._watched.incidents.find(trip.incident_id)
+        detail = f"step {oldest.plan.step} has not ended within {trip.trouble.limit_s:g} s"
+        for row in oldest.plan.rows:
+            self._core.apply(Abort(row.rid, AbortReason.FORWARD_FAILED, detail), self._clock.now())
+        self._publish()
 
     def _require_idle(self) -> None:
         """With nothing in flight, work that got no plan would wait for ever."""
@@ -195,6 +255,8 @@ class EngineLoop:
                     self._core.apply(FinishAt(event.rid, output_len, FinishReason.STOP), now_s)
             case TurnEnded():
                 self._end(event, now_s)
+            case StepAnswered():
+                self._note_step(event)
             case SessionClosed():
                 self._records.drop_session(event.session_id)
             case TurnsForgotten():
@@ -205,6 +267,8 @@ class EngineLoop:
     def _end(self, event: TurnEnded, now_s: float) -> None:
         """Tells the readers, and keeps what a client that lost its stream may still ask for."""
         finished = Finished(event.outcome, event.usage, event.history_len, event.is_committed, event.detail)
+        if event.outcome is AbortReason.FORWARD_FAILED and self._failed is not None:
+            finished = replace(finished, incident_id=self._failed.incident_id)
         turn = self._turns.finish(event.rid, finished)
         if turn is None or not turn.is_resumable:
             return
@@ -212,6 +276,36 @@ class EngineLoop:
             self._records.add(event.session_id, event.turn_id, _record_of(turn), now_s)
         else:
             self._records.free(event.session_id, event.turn_id, turn.attempt)
+
+    def _note_step(self, event: StepAnswered) -> None:
+        """A step that failed is one incident, whatever the number of its turns."""
+        if event.failure is None:
+            self._failures = 0
+            return
+        self._failures += 1
+        incidents = self._watched.incidents
+        self._failed = incidents.open(IncidentKind.FORWARD_FAILED, f"step {event.step}: {event.failure}")
+        incidents.end(self._failed.incident_id)
+        facts = (self._failed.incident_id, self._failed.kind, event.step, event.failure)
+        _log.error("event=incident incident_id=%s kind=%s step=%d: %s", *facts)
+
+    def _note_leak(self, leak: Finding, _history: UnitHistory) -> None:
+        incident = self._watched.incidents.open(IncidentKind.LEAK, leak.message)
+        _log.error("event=incident incident_id=%s kind=%s pool=%s", incident.incident_id, incident.kind, leak.pool)
+
+    def _halt(self, error: Exception) -> EngineFailed:
+        """Says why in the log, with a dump, and ends all streams."""
+        reason = f"{type(error).__name__}: {error}"
+        incident = self._watched.incidents.open(IncidentKind.HALTED, reason)
+        _log.critical("event=engine_halted incident_id=%s reason=%s", incident.incident_id, reason, exc_info=error)
+        failure = EngineFailed(f"the engine halted: {reason}", incident.incident_id)
+        try:
+            dump = self._watched.dump(incident, error)
+            self._watched.incidents.attach(incident.incident_id, dump)
+            _log.critical("event=engine_dump incident_id=%s\n%s", incident.incident_id, dump)
+        finally:  # books may be too broken to be told of
+            self._end_all(failure)
+        return failure
 
     def _end_all(self, failure: EngineFailed) -> EngineFailed:
         self._inbox.close(EngineClosed("the engine has ended"))

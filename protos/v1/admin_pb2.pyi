@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from protos.v1 import history_pb2 as _history_pb2
 from protos.v1 import session_pb2 as _session_pb2
 import builtins as _builtins
 import sys
@@ -816,3 +817,171 @@ class PlanRowInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlanRowInfo: _TypeAlias = PlanRowInfo  # noqa: Y015
+
+@_typing.final
+class GetHistoryRequest(_message.Message):
+    """Asks for the history."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAST_S_FIELD_NUMBER: _builtins.int
+    WITHOUT_FACTS_FIELD_NUMBER: _builtins.int
+    last_s: _builtins.float
+    """So many seconds back from now; all that is kept when it is absent. INVALID_ARGUMENT unless above 0."""
+    without_facts: _builtins.bool
+    """Leaves the facts of sessions out."""
+    def __init__(
+        self,
+        *,
+        last_s: _builtins.float | None = ...,
+        without_facts: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_s", b"_last_s", "last_s", b"last_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_s", b"_last_s", "last_s", b"last_s", "without_facts", b"without_facts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_s: _TypeAlias = _typing.Literal["last_s"]  # noqa: Y015
+    _WhichOneofArgType__last_s: _TypeAlias = _typing.Literal["_last_s", b"_last_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_s) -> _WhichOneofReturnType__last_s | None: ...
+
+Global___GetHistoryRequest: _TypeAlias = GetHistoryRequest  # noqa: Y015
+
+@_typing.final
+class GetHistoryResponse(_message.Message):
+    """What is remembered. All times are seconds since 1970 by the server's clock."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOW_S_FIELD_NUMBER: _builtins.int
+    STARTED_S_FIELD_NUMBER: _builtins.int
+    INTERVAL_S_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    FACTS_DROPPED_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
+    now_s: _builtins.float
+    """When this was answered."""
+    started_s: _builtins.float
+    """When the server began to serve."""
+    interval_s: _builtins.float
+    """Length of a sample."""
+    facts_dropped: _builtins.int
+    """Facts of that time that are not kept any more, because there were too many."""
+    @_builtins.property
+    def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistorySample]:
+        """Oldest first, without gaps; the last one may not be over yet."""
+
+    @_builtins.property
+    def facts(self) -> _containers.RepeatedCompositeFieldContainer[_history_pb2.SessionFact]:
+        """What became of the KV of sessions in that time, oldest first."""
+
+    @_builtins.property
+    def totals(self) -> _history_pb2.Totals:
+        """Counts since the server began to serve."""
+
+    def __init__(
+        self,
+        *,
+        now_s: _builtins.float = ...,
+        started_s: _builtins.float = ...,
+        interval_s: _builtins.float = ...,
+        samples: _abc.Iterable[Global___HistorySample] | None = ...,
+        facts: _abc.Iterable[_history_pb2.SessionFact] | None = ...,
+        facts_dropped: _builtins.int = ...,
+        totals: _history_pb2.Totals | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts", "facts_dropped", b"facts_dropped", "interval_s", b"interval_s", "now_s", b"now_s", "samples", b"samples", "started_s", b"started_s", "totals", b"totals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHistoryResponse: _TypeAlias = GetHistoryResponse  # noqa: Y015
+
+@_typing.final
+class HistorySample(_message.Message):
+    """One interval."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_S_FIELD_NUMBER: _builtins.int
+    POOLS_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    MOVED_UNITS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    STEPS_FAILED_FIELD_NUMBER: _builtins.int
+    TOKENS_COMPUTED_FIELD_NUMBER: _builtins.int
+    TOKENS_GENERATED_FIELD_NUMBER: _builtins.int
+    TURNS_ENDED_FIELD_NUMBER: _builtins.int
+    SESSIONS_OPEN_FIELD_NUMBER: _builtins.int
+    TURNS_RUNNING_FIELD_NUMBER: _builtins.int
+    TURNS_WAITING_FIELD_NUMBER: _builtins.int
+    STEP_MS_P50_FIELD_NUMBER: _builtins.int
+    STEP_MS_MAX_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_MS_P50_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_MS_MAX_FIELD_NUMBER: _builtins.int
+    time_s: _builtins.float
+    """Its end."""
+    steps: _builtins.int
+    """Steps that were answered in it, the failed ones included."""
+    steps_failed: _builtins.int
+    """Of these, steps that failed."""
+    tokens_computed: _builtins.int
+    """Tokens whose KV was computed."""
+    tokens_generated: _builtins.int
+    """Tokens that were generated."""
+    turns_ended: _builtins.int
+    """Turns that ended."""
+    sessions_open: _builtins.int
+    """Open sessions at its end."""
+    turns_running: _builtins.int
+    """Turns that had been admitted and not ended, at its end."""
+    turns_waiting: _builtins.int
+    """Turns that waited for room, at its end."""
+    step_ms_p50: _builtins.float
+    """Time from plan to answer of its steps, in milliseconds: the median, 0 without any."""
+    step_ms_max: _builtins.float
+    """The longest one."""
+    first_token_ms_p50: _builtins.float
+    """Time from a turn's acceptance to its first token, of those in it, in milliseconds: the median, 0 without any."""
+    first_token_ms_max: _builtins.float
+    """The longest one."""
+    @_builtins.property
+    def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pool]:
+        """The books at its end."""
+
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[_history_pb2.Count]:
+        """Hand-overs of units in it, by the name of the move."""
+
+    @_builtins.property
+    def moved_units(self) -> _containers.RepeatedCompositeFieldContainer[_history_pb2.Count]:
+        """Units that were handed over, by the name of the move."""
+
+    def __init__(
+        self,
+        *,
+        time_s: _builtins.float = ...,
+        pools: _abc.Iterable[Global___Pool] | None = ...,
+        moves: _abc.Iterable[_history_pb2.Count] | None = ...,
+        moved_units: _abc.Iterable[_history_pb2.Count] | None = ...,
+        steps: _builtins.int = ...,
+        steps_failed: _builtins.int = ...,
+        tokens_computed: _builtins.int = ...,
+        tokens_generated: _builtins.int = ...,
+        turns_ended: _builtins.int = ...,
+        sessions_open: _builtins.int = ...,
+        turns_running: _builtins.int = ...,
+        turns_waiting: _builtins.int = ...,
+        step_ms_p50: _builtins.float = ...,
+        step_ms_max: _builtins.float = ...,
+        first_token_ms_p50: _builtins.float = ...,
+        first_token_ms_max: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_token_ms_max", b"first_token_ms_max", "first_token_ms_p50", b"first_token_ms_p50", "moved_units", b"moved_units", "moves", b"moves", "pools", b"pools", "sessions_open", b"sessions_open", "step_ms_max", b"step_ms_max", "step_ms_p50", b"step_ms_p50", "steps", b"steps", "steps_failed", b"steps_failed", "time_s", b"time_s", "tokens_computed", b"tokens_computed", "tokens_generated", b"tokens_generated", "turns_ended", b"turns_ended", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HistorySample: _TypeAlias = HistorySample  # noqa: Y015

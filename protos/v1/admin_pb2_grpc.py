@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from protos.v1 import admin_pb2 as protos_dot_v1_dot_admin__pb2
+from protos.v1 import incidents_pb2 as protos_dot_v1_dot_incidents__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -65,6 +66,21 @@ class AdminStub:
                 request_serializer=protos_dot_v1_dot_admin__pb2.SnapshotRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_admin__pb2.SnapshotResponse.FromString,
                 _registered_method=True)
+        self.GetHistory = channel.unary_unary(
+                '/tenure.v1.Admin/GetHistory',
+                request_serializer=protos_dot_v1_dot_admin__pb2.GetHistoryRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_admin__pb2.GetHistoryResponse.FromString,
+                _registered_method=True)
+        self.ListIncidents = channel.unary_unary(
+                '/tenure.v1.Admin/ListIncidents',
+                request_serializer=protos_dot_v1_dot_incidents__pb2.ListIncidentsRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_incidents__pb2.ListIncidentsResponse.FromString,
+                _registered_method=True)
+        self.Dump = channel.unary_unary(
+                '/tenure.v1.Admin/Dump',
+                request_serializer=protos_dot_v1_dot_incidents__pb2.DumpRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_incidents__pb2.DumpResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -114,6 +130,29 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetHistory(self, request, context):
+        """How pools, turns and steps went lately, second by second, what became of the KV of sessions, and counts since the
+        server began to serve. Kept in memory, for an hour at most.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListIncidents(self, request, context):
+        """What went wrong lately, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Dump(self, request, context):
+        """All that is known of one incident or, without one, of this moment: books, turns, steps in flight, stacks of all
+        threads, as text for people. NOT_FOUND for an incident that is not kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -146,6 +185,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Snapshot,
                     request_deserializer=protos_dot_v1_dot_admin__pb2.SnapshotRequest.FromString,
                     response_serializer=protos_dot_v1_dot_admin__pb2.SnapshotResponse.SerializeToString,
+            ),
+            'GetHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHistory,
+                    request_deserializer=protos_dot_v1_dot_admin__pb2.GetHistoryRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_admin__pb2.GetHistoryResponse.SerializeToString,
+            ),
+            'ListIncidents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListIncidents,
+                    request_deserializer=protos_dot_v1_dot_incidents__pb2.ListIncidentsRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_incidents__pb2.ListIncidentsResponse.SerializeToString,
+            ),
+            'Dump': grpc.unary_unary_rpc_method_handler(
+                    servicer.Dump,
+                    request_deserializer=protos_dot_v1_dot_incidents__pb2.DumpRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_incidents__pb2.DumpResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -311,6 +365,87 @@ class Admin:
             '/tenure.v1.Admin/Snapshot',
             protos_dot_v1_dot_admin__pb2.SnapshotRequest.SerializeToString,
             protos_dot_v1_dot_admin__pb2.SnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/GetHistory',
+            protos_dot_v1_dot_admin__pb2.GetHistoryRequest.SerializeToString,
+            protos_dot_v1_dot_admin__pb2.GetHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListIncidents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/ListIncidents',
+            protos_dot_v1_dot_incidents__pb2.ListIncidentsRequest.SerializeToString,
+            protos_dot_v1_dot_incidents__pb2.ListIncidentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Dump(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/Dump',
+            protos_dot_v1_dot_incidents__pb2.DumpRequest.SerializeToString,
+            protos_dot_v1_dot_incidents__pb2.DumpResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ What an operator looks at."""
 from collections import abc as _abc
 from grpc import aio as _aio
 from protos.v1 import admin_pb2 as _admin_pb2
+from protos.v1 import incidents_pb2 as _incidents_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -47,6 +48,16 @@ class AdminStub:
     """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
     Snapshot: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SnapshotRequest, _admin_pb2.SnapshotResponse]
     """The pools, turns and sessions at one instant. No token and no text is in it."""
+    GetHistory: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHistoryRequest, _admin_pb2.GetHistoryResponse]
+    """How pools, turns and steps went lately, second by second, what became of the KV of sessions, and counts since the
+    server began to serve. Kept in memory, for an hour at most.
+    """
+    ListIncidents: _grpc.UnaryUnaryMultiCallable[_incidents_pb2.ListIncidentsRequest, _incidents_pb2.ListIncidentsResponse]
+    """What went wrong lately, oldest first."""
+    Dump: _grpc.UnaryUnaryMultiCallable[_incidents_pb2.DumpRequest, _incidents_pb2.DumpResponse]
+    """All that is known of one incident or, without one, of this moment: books, turns, steps in flight, stacks of all
+    threads, as text for people. NOT_FOUND for an incident that is not kept.
+    """
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -67,6 +78,16 @@ class AdminAsyncStub(AdminStub):
     """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
     Snapshot: _aio.UnaryUnaryMultiCallable[_admin_pb2.SnapshotRequest, _admin_pb2.SnapshotResponse]  # type: ignore[assignment]
     """The pools, turns and sessions at one instant. No token and no text is in it."""
+    GetHistory: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHistoryRequest, _admin_pb2.GetHistoryResponse]  # type: ignore[assignment]
+    """How pools, turns and steps went lately, second by second, what became of the KV of sessions, and counts since the
+    server began to serve. Kept in memory, for an hour at most.
+    """
+    ListIncidents: _aio.UnaryUnaryMultiCallable[_incidents_pb2.ListIncidentsRequest, _incidents_pb2.ListIncidentsResponse]  # type: ignore[assignment]
+    """What went wrong lately, oldest first."""
+    Dump: _aio.UnaryUnaryMultiCallable[_incidents_pb2.DumpRequest, _incidents_pb2.DumpResponse]  # type: ignore[assignment]
+    """All that is known of one incident or, without one, of this moment: books, turns, steps in flight, stacks of all
+    threads, as text for people. NOT_FOUND for an incident that is not kept.
+    """
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Shows the server's own state."""
@@ -120,5 +141,33 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SnapshotResponse, _abc.Awaitable[_admin_pb2.SnapshotResponse]]:
         """The pools, turns and sessions at one instant. No token and no text is in it."""
+
+    @_abc_1.abstractmethod
+    def GetHistory(
+        self,
+        request: _admin_pb2.GetHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetHistoryResponse, _abc.Awaitable[_admin_pb2.GetHistoryResponse]]:
+        """How pools, turns and steps went lately, second by second, what became of the KV of sessions, and counts since the
+        server began to serve. Kept in memory, for an hour at most.
+        """
+
+    @_abc_1.abstractmethod
+    def ListIncidents(
+        self,
+        request: _incidents_pb2.ListIncidentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_incidents_pb2.ListIncidentsResponse, _abc.Awaitable[_incidents_pb2.ListIncidentsResponse]]:
+        """What went wrong lately, oldest first."""
+
+    @_abc_1.abstractmethod
+    def Dump(
+        self,
+        request: _incidents_pb2.DumpRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_incidents_pb2.DumpResponse, _abc.Awaitable[_incidents_pb2.DumpResponse]]:
+        """All that is known of one incident or, without one, of this moment: books, turns, steps in flight, stacks of all
+        threads, as text for people. NOT_FOUND for an incident that is not kept.
+        """
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from protos.v1 import admin_pb2 as protos_dot_v1_dot_admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/v1/faults.proto\x12\ttenure.v1\x1a\x15protos/v1/admin.proto\"2\n\x0cPlantRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.tenure.v1.FaultKind\"8\n\rPlantResponse\x12\'\n\x07history\x18\x01 \x01(\x0b\x32\x16.tenure.v1.UnitHistory*Y\n\tFaultKind\x12\x1a\n\x16\x46\x41ULT_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46\x41ULT_KIND_LEAK\x10\x01\x12\x1b\n\x17\x46\x41ULT_KIND_DOUBLE_OWNER\x10\x02\x32\x44\n\x06\x46\x61ults\x12:\n\x05Plant\x12\x17.tenure.v1.PlantRequest\x1a\x18.tenure.v1.PlantResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/v1/faults.proto\x12\ttenure.v1\x1a\x15protos/v1/admin.proto\"a\n\x0cPlantRequest\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.tenure.v1.FaultKind\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\r\n\x05\x65very\x18\x04 \x01(\x03\"8\n\rPlantResponse\x12\'\n\x07history\x18\x01 \x01(\x0b\x32\x16.tenure.v1.UnitHistory*\xc6\x02\n\tFaultKind\x12\x1a\n\x16\x46\x41ULT_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46\x41ULT_KIND_LEAK\x10\x01\x12\x1b\n\x17\x46\x41ULT_KIND_DOUBLE_OWNER\x10\x02\x12\x1d\n\x19\x46\x41ULT_KIND_FORWARD_SLEEPS\x10\x03\x12\x1d\n\x19\x46\x41ULT_KIND_FORWARD_RAISES\x10\x04\x12\x1a\n\x16\x46\x41ULT_KIND_FORWARD_NAN\x10\x05\x12 \n\x1c\x46\x41ULT_KIND_FORWARD_BAD_TOKEN\x10\x06\x12\x1c\n\x18\x46\x41ULT_KIND_EXECUTOR_DIES\x10\x07\x12\x1b\n\x17\x46\x41ULT_KIND_LOOP_BLOCKED\x10\x08\x12\x1f\n\x1b\x46\x41ULT_KIND_INTERPRETER_HELD\x10\t\x12\x13\n\x0f\x46\x41ULT_KIND_NONE\x10\n2D\n\x06\x46\x61ults\x12:\n\x05Plant\x12\x17.tenure.v1.PlantRequest\x1a\x18.tenure.v1.PlantResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.v1.faults_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FAULTKIND']._serialized_start=170
-  _globals['_FAULTKIND']._serialized_end=259
+  _globals['_FAULTKIND']._serialized_start=218
+  _globals['_FAULTKIND']._serialized_end=544
   _globals['_PLANTREQUEST']._serialized_start=60
-  _globals['_PLANTREQUEST']._serialized_end=110
-  _globals['_PLANTRESPONSE']._serialized_start=112
-  _globals['_PLANTRESPONSE']._serialized_end=168
-  _globals['_FAULTS']._serialized_start=261
-  _globals['_FAULTS']._serialized_end=329
+  _globals['_PLANTREQUEST']._serialized_end=157
+  _globals['_PLANTRESPONSE']._serialized_start=159
+  _globals['_PLANTRESPONSE']._serialized_end=215
+  _globals['_FAULTS']._serialized_start=546
+  _globals['_FAULTS']._serialized_end=614
 # @@protoc_insertion_point(module_scope)

@@ -30,6 +30,22 @@ class _FaultKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FaultKind.V
     """A page that no one holds any more. The server has to take it out of circulation and go on."""
     FAULT_KIND_DOUBLE_OWNER: _FaultKind.ValueType  # 2
     """A page that two hold. The server has to halt."""
+    FAULT_KIND_FORWARD_SLEEPS: _FaultKind.ValueType  # 3
+    """Forwards that do not end for `seconds`."""
+    FAULT_KIND_FORWARD_RAISES: _FaultKind.ValueType  # 4
+    """Forwards that raise an error."""
+    FAULT_KIND_FORWARD_NAN: _FaultKind.ValueType  # 5
+    """Forwards whose numbers are not numbers."""
+    FAULT_KIND_FORWARD_BAD_TOKEN: _FaultKind.ValueType  # 6
+    """Forwards that choose a token that the model does not have."""
+    FAULT_KIND_EXECUTOR_DIES: _FaultKind.ValueType  # 7
+    """The thread that runs the forwards dies, with a forward in its hands."""
+    FAULT_KIND_LOOP_BLOCKED: _FaultKind.ValueType  # 8
+    """Something keeps the event loop busy for `seconds`."""
+    FAULT_KIND_INTERPRETER_HELD: _FaultKind.ValueType  # 9
+    """Something keeps the whole interpreter from running for `seconds`."""
+    FAULT_KIND_NONE: _FaultKind.ValueType  # 10
+    """No forward goes wrong on purpose any more."""
 
 class FaultKind(_FaultKind, metaclass=_FaultKindEnumTypeWrapper):
     """What to break."""
@@ -40,6 +56,22 @@ FAULT_KIND_LEAK: FaultKind.ValueType  # 1
 """A page that no one holds any more. The server has to take it out of circulation and go on."""
 FAULT_KIND_DOUBLE_OWNER: FaultKind.ValueType  # 2
 """A page that two hold. The server has to halt."""
+FAULT_KIND_FORWARD_SLEEPS: FaultKind.ValueType  # 3
+"""Forwards that do not end for `seconds`."""
+FAULT_KIND_FORWARD_RAISES: FaultKind.ValueType  # 4
+"""Forwards that raise an error."""
+FAULT_KIND_FORWARD_NAN: FaultKind.ValueType  # 5
+"""Forwards whose numbers are not numbers."""
+FAULT_KIND_FORWARD_BAD_TOKEN: FaultKind.ValueType  # 6
+"""Forwards that choose a token that the model does not have."""
+FAULT_KIND_EXECUTOR_DIES: FaultKind.ValueType  # 7
+"""The thread that runs the forwards dies, with a forward in its hands."""
+FAULT_KIND_LOOP_BLOCKED: FaultKind.ValueType  # 8
+"""Something keeps the event loop busy for `seconds`."""
+FAULT_KIND_INTERPRETER_HELD: FaultKind.ValueType  # 9
+"""Something keeps the whole interpreter from running for `seconds`."""
+FAULT_KIND_NONE: FaultKind.ValueType  # 10
+"""No forward goes wrong on purpose any more."""
 Global___FaultKind: _TypeAlias = FaultKind  # noqa: Y015
 
 @_typing.final
@@ -49,16 +81,28 @@ class PlantRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KIND_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
     kind: Global___FaultKind.ValueType
     """Which."""
+    seconds: _builtins.float
+    """How long, where the kind says so. At most 600."""
+    count: _builtins.int
+    """Of forwards: how many of the next ones, or 0 for all until another fault of forwards is planted."""
+    every: _builtins.int
+    """Of forwards: only each such one, as 33 for about 3 %. 0 is as 1."""
     def __init__(
         self,
         *,
         kind: Global___FaultKind.ValueType = ...,
+        seconds: _builtins.float = ...,
+        count: _builtins.int = ...,
+        every: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "every", b"every", "kind", b"kind", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -73,7 +117,7 @@ class PlantResponse(_message.Message):
     HISTORY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def history(self) -> _admin_pb2.UnitHistory:
-        """The page, and whose it was."""
+        """The page, and whose it was; absent where no page is concerned."""
 
     def __init__(
         self,

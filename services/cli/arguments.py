@@ -3,10 +3,12 @@
 import argparse
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Never
 
+Adder = Callable[[argparse.ArgumentParser], None]
+"""Adds a command's arguments to its parser, its description, and as `run` the function that runs it."""
 DEFAULT_TARGET = "127.0.0.1:50051"
 """Where `tenure serve` listens unless it is told otherwise."""
 USAGE_CODE = 2
@@ -92,3 +94,11 @@ def read_target(text: str) -> str:
     if not (colon and is_host and port.isascii() and port.isdecimal() and 1 <= int(port) <= _PORT_MAX):
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, as in 127.0.0.1:50051")
     return text
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", type=read_target, default=DEFAULT_TARGET, metavar="HOST:PORT", help="the server")
+
+
+def add_max_tokens(parser: argparse.ArgumentParser, default: int) -> None:
+    parser.add_argument("--max-tokens", type=int, default=default, metavar="N", help="most tokens of an answer")

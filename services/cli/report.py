@@ -18,6 +18,11 @@ _ARGUMENTS = {
     "at_length": "--at-length",
     "length": "length",
     "unit": "page",
+    "seconds": "--seconds",
+    "count": "--count",
+    "every": "--every",
+    "last_s": "--last",
+    "incident_id": "--incident",
 }
 """Fields of requests, and options of the client, that the command line has another name for."""
 _MESSAGE_FIELDS = ("text", "text.text", "chat", "chat.messages", "input")

@@ -2,18 +2,20 @@
 
 import argparse
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
 import sys
 import textwrap
+import time
 from dataclasses import dataclass, fields
 from typing import TextIO
 
 from services.cli.progress import ProgressPrinter
 from services.config import ConfigError, ServeConfig
 from services.interceptors import GRPC_LOGGER, is_worth_logging
-from services.server import Announcer, Server
+from services.server import Announcer, ProcessHooks, Server
 from telemetry.background_writer import BackgroundWriter
 from telemetry.log_handler import BackgroundHandler
 
@@ -22,6 +24,8 @@ FORCED_EXIT_CODE = 130
 _FLUSH_S = 1.0
 """How long what the server said last may take to be written, when nobody reads it."""
 _FORCED_FLUSH_S = 0.1
+_SILENCE_S = 30.0
+"""When not even the watchdog could run for so long, the interpreter prints its stacks by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ def run_serve(arguments: argparse.Namespace, *, owns_process: bool = False) -> i
     except ConfigError as error:
         code = _report_config(error)
     finally:
+        faulthandler.cancel_dump_traceback_later()
         output.close(_FLUSH_S)
     if owns_process:
         # Threads may still run: the loader's, torch's, one that makes ids of a long text. An interpreter that is taken
@@ -95,13 +100,37 @@ async def _serve(config: ServeConfig, output: Output) -> int:
     progress = ProgressPrinter(output.lines)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, signal.Signals(number), stop, progress, output)
-    server = Server(config, Announcer(progress.say, progress))
+    server = Server(config, Announcer(progress.say, progress), process=_process_hooks(progress, output))
     code = await server.run(stop)
     if server.start_failure is not None:
         progress.say(f"stopped: the server could not start: {server.start_failure}")
     else:
         progress.say("stopped" if code == 0 else "stopped because of a failure; the log says which")
     return code
+
+
+def _process_hooks(progress: ProgressPrinter, output: Output) -> ProcessHooks:
+    def leave(why: str) -> None:
+        progress.close()
+        progress.say(f"leaving, the engine is lost: {why}")
+        output.close(_FLUSH_S)
+        os._exit(1)
+
+    return ProcessHooks(leave, _SilenceAlarm().put_off)
+
+
+class _SilenceAlarm:
+    """Prints all stacks, in C and without the interpreter's lock, unless it is put off again and again."""
+
+    def __init__(self) -> None:
+        self._put_off_at_s = 0.0
+
+    def put_off(self) -> None:
+        """At most once a second: each time a thread is started for it."""
+        now_s = time.monotonic()
+        if now_s - self._put_off_at_s >= 1.0:
+            self._put_off_at_s = now_s
+            faulthandler.dump_traceback_later(_SILENCE_S)
 
 
 def _on_signal(number: signal.Signals, stop: asyncio.Event, progress: ProgressPrinter, output: Output) -> None:

@@ -8,6 +8,8 @@ async with connect("127.0.0.1:50051") as client:
 
 from services.client.client import Client, connect
 from services.client.errors import TenureError
+from services.client.history import History, Sample, SessionFact, Totals
+from services.client.incidents import Incident
 from services.client.inspection import OwnershipChange, Plan, PlanRow, ServerState, TurnInfo, UnitHistory, UnitOwner
 from services.client.model import CheckReport, Finding, ModelInfo
 from services.client.options import OptionError
@@ -23,6 +25,8 @@ __all__ = [
     "ClientSession",
     "Finding",
     "FinishReason",
+    "History",
+    "Incident",
     "Lengths",
     "Message",
     "ModelInfo",
@@ -33,11 +37,14 @@ __all__ = [
     "PlanRow",
     "Pool",
     "PoolStats",
+    "Sample",
     "SamplingOptions",
     "ServerState",
+    "SessionFact",
     "SessionInfo",
     "SessionTurnOptions",
     "TenureError",
+    "Totals",
     "Turn",
     "TurnInfo",
     "TurnOptions",

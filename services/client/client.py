@@ -8,9 +8,11 @@ from typing import Self, Unpack
 from grpc import aio
 from grpc_health.v1 import health_pb2
 
-from protos.v1 import admin_pb2, admin_pb2_grpc, generate_pb2_grpc, session_pb2, session_pb2_grpc
+from protos.v1 import admin_pb2, admin_pb2_grpc, generate_pb2_grpc, incidents_pb2, session_pb2, session_pb2_grpc
 from services.client.errors import answer
-from services.client.inspection import ServerState, UnitHistory, decode_history, decode_snapshot
+from services.client.history import History, decode_history
+from services.client.incidents import Incident, decode_incident
+from services.client.inspection import ServerState, UnitHistory, decode_snapshot, decode_unit
 from services.client.live import LiveTurns
 from services.client.model import CheckReport, ModelInfo, decode_check, decode_model
 from services.client.options import OptionError, require_name, set_field
@@ -72,7 +74,11 @@ class Client:
 
     async def is_ready(self) -> bool:
         """Whether the server takes turns now. Raises TenureError when it does not answer at all."""
-        response = await answer(self._check_health(health_pb2.HealthCheckRequest(service="readiness")))
+        return await self.is_serving("readiness")
+
+    async def is_serving(self, service: str = "") -> bool:
+        """What a probe is told: of `startup`, `liveness` or `readiness`. Also answered on a server's health port."""
+        response = await answer(self._check_health(health_pb2.HealthCheckRequest(service=service)))
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     def session(
@@ -137,11 +143,29 @@ class Client:
         request = admin_pb2.ExplainRequest(pool=numbers[pool])
         set_field(request, "unit", unit)
         response = await answer(self._admin.Explain(request))
-        return decode_history(response.history)
+        return decode_unit(response.history)
 
     async def snapshot(self) -> ServerState:
         """Pools, turns, sessions and steps in flight, at one instant."""
         return decode_snapshot(await answer(self._admin.Snapshot(admin_pb2.SnapshotRequest())))
+
+    async def history(self, last_s: float | None = None, *, with_facts: bool = True) -> History:
+        """The last so many seconds, or all that the server remembers: at most an hour."""
+        request = admin_pb2.GetHistoryRequest(without_facts=not with_facts)
+        set_field(request, "last_s", last_s)
+        return decode_history(await answer(self._admin.GetHistory(request)))
+
+    async def incidents(self) -> tuple[Incident, ...]:
+        """What went wrong lately, oldest first."""
+        response = await answer(self._admin.ListIncidents(incidents_pb2.ListIncidentsRequest()))
+        return tuple(map(decode_incident, response.incidents))
+
+    async def dump(self, incident_id: str | None = None) -> str:
+        """All that is known of an incident, or of this moment. Raises TenureError, INCIDENT_UNKNOWN."""
+        request = incidents_pb2.DumpRequest()
+        set_field(request, "incident_id", incident_id)
+        response = await answer(self._admin.Dump(request))
+        return response.text
 
     async def find_session(self, session_id: str) -> SessionInfo:
         """One open session. Raises TenureError, SESSION_UNKNOWN."""

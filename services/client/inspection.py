@@ -95,7 +95,7 @@ class ServerState:
     """In flight, oldest first."""
 
 
-def decode_history(history: admin_pb2.UnitHistory) -> UnitHistory:
+def decode_unit(history: admin_pb2.UnitHistory) -> UnitHistory:
     return UnitHistory(
         pool=KINDS.get(history.pool, f"kind {history.pool}"),
         unit=history.unit,

@@ -22,6 +22,7 @@ from engine.executor.hf_weights import hf_name, weights_from_hf
 from engine.executor.loading import load_executor
 from engine.executor.model_config import ModelConfig, UnsupportedModelError, config_from_gguf
 from engine.executor.model_runner import ModelRunner
+from engine.executor.pool_size import PoolPolicy
 from engine.executor.rope import inverse_freq
 from engine.executor.torch_executor import TorchExecutor
 from engine.executor.weights import LlamaWeights, tensor_names, weights_from_gguf
@@ -117,9 +118,14 @@ def reference_ids(saved: Saved) -> list[int]:
 
 
 def load(directory: Path) -> TorchExecutor:
-    return load_executor(
-        directory, page_size=PAGE_SIZE, pool_pages=POOL.pool_pages, num_rows=3, threads=1, progress=ignore
+    pool = PoolPolicy(
+        page_size=PAGE_SIZE,
+        pool_tokens=(POOL.pool_pages - 1) * PAGE_SIZE,
+        memory_fraction=0.5,
+        running_max=1,
+        context_len=64,
     )
+    return load_executor(directory, pool=pool, num_rows=3, threads=1, progress=ignore).executor
 
 
 async def assert_equal(saved: Saved) -> None:

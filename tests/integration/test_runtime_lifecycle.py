@@ -12,6 +12,7 @@ from engine.core.errors import InvariantViolation
 from engine.core.findings import CheckLevel, Finding, Report
 from engine.core.ids import SessionId, TurnId, pack_ids
 from engine.core.plan import StepPlan
+from engine.core.sliced_check import SLICE_UNITS
 from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import EngineClosed, EngineFailed, TurnRequest
 from engine.runtime.lifecycle import EngineState
@@ -117,6 +118,10 @@ class LyingCore(Core):
         if level is self.lies:
             return Report(level, (Finding("equation", "full: 3 pages are owned twice"),))
         return super().check(level)
+
+    def check_slice(self, units: int = SLICE_UNITS) -> Report | None:
+        report = super().check_slice(units)
+        return report if report is None else self.check(CheckLevel.FULL)
 
 
 class IdleCore(Core):

@@ -93,7 +93,7 @@ async def test_load_when_it_fails_then_exit_code_1_and_a_line(
     assert f"event=start_failed reason={type(error).__name__}" in caplog.text
 
 
-async def test_executor_when_lost_under_many_streams_then_one_trace_and_a_line_for_each_incident(
+async def test_executor_when_lost_under_many_streams_then_one_trace_and_one_incident_for_all(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR)
@@ -106,12 +106,14 @@ async def test_executor_when_lost_under_many_streams_then_one_trace_and_a_line_f
         rig.executor.faults.lost = RuntimeError("the device is gone")
         rig.executor.let_go()
         ends = await asyncio.gather(*reading, return_exceptions=True)
-        assert {end.reason for end in ends if isinstance(end, TenureError)} == {"ENGINE_FAILED"}
+        errors = [end for end in ends if isinstance(end, TenureError)]
+        assert [error.reason for error in errors] == ["ENGINE_FAILED"] * 12
+        (incident_id,) = {error.metadata["incident_id"] for error in errors}
         assert await rig.run == 1
-    incidents = [record for record in caplog.records if "event=incident" in record.getMessage()]
-    assert len(incidents) == 12
-    assert not any(record.exc_info for record in incidents)
-    assert all("the device is gone" in record.getMessage() for record in incidents)
+    (halted,) = (record for record in caplog.records if "event=engine_halted" in record.getMessage())
+    assert f"incident_id={incident_id}" in halted.getMessage()
+    assert "the device is gone" in halted.getMessage()
+    assert [record for record in caplog.records if record.exc_info] == [halted]
 
 
 async def test_stop_when_calls_still_come_then_they_hear_why() -> None:

@@ -9,7 +9,7 @@ import torch
 from engine.core.plan import StepFailure, StepOutcome, StepResult
 from engine.executor.linear import Linear
 from engine.executor.model_runner import ModelRunner
-from engine.executor.protocol import Executor
+from engine.executor.protocol import Executor, ExecutorLost
 from engine.executor.torch_executor import TorchExecutor
 from engine.executor.weights import LlamaWeights
 from tests.kit.executor_contract import ExecutorContract, SamplingContract
@@ -89,6 +89,27 @@ async def test_step_when_the_numbers_are_not_finite_then_fails(poison: float) ->
             failure = await executor.submit(make_plan(step, PAGE_SIZE, [row]))
             assert isinstance(failure, StepFailure)
             assert "not finite" in failure.reason
+    finally:
+        executor.close()
+
+
+async def test_prepare_when_the_model_can_not_compute_then_the_executor_is_lost_and_says_why() -> None:
+    weights = tiny_llama_weights(tiny_llama_config())
+    weights.output_norm[:] = float("nan")
+    executor = TorchExecutor(_runner_like(tiny_llama_runner(**SIZES), weights), threads=1)
+    try:
+        for _ in range(2):
+            with pytest.raises(ExecutorLost, match="not finite"):
+                await executor.prepare()
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize("context_len", [1, 2, 24])
+async def test_prepare_when_the_context_is_short_then_it_fits(context_len: int) -> None:
+    executor = tiny_llama_executor(**SIZES, context_len=context_len)
+    try:
+        await executor.prepare()
     finally:
         executor.close()
 

@@ -41,6 +41,21 @@ class ExecutorContract(VerificationContract):
             assert told.max_in_flight >= 1
             assert told.name
 
+    async def test_prepare_when_awaited_then_ids_are_those_of_an_executor_that_was_not_prepared(self) -> None:
+        with self.driver() as driver:
+            expected = await driver.generate(PagedSequence(1, range(1, 8)), PROMPT, 6)
+        with self.driver() as driver:
+            await driver.executor.prepare()
+            assert await driver.generate(PagedSequence(1, range(1, 8)), PROMPT, 6) == expected
+
+    async def test_prepare_when_closed_meanwhile_then_it_is_answered(self) -> None:
+        with self.driver() as driver:
+            ready = driver.executor.prepare()
+            driver.executor.close()
+            await ready
+            with pytest.raises(RuntimeError):
+                driver.executor.prepare()
+
     async def test_sampled_when_a_row_does_not_sample_then_its_place_is_empty(self) -> None:
         with self.driver() as driver:
             quiet, loud = PagedSequence(1, [1, 2, 3]), PagedSequence(2, [4, 5])

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 READY = re.compile(r"ready on (\S+)")
 LISTENING = re.compile(r"listening on ([^\s;]+)")
+HEALTH = re.compile(r"health on (\S+)")
 START_TIMEOUT_S = 120.0
 SMALL = ("--pool-tokens", "2048", "--context-len", "512", "--full-check-steps", "1")
 """Every test server proves all its books after every step."""
@@ -22,7 +24,7 @@ SMALL = ("--pool-tokens", "2048", "--context-len", "512", "--full-check-steps", 
 class ServerProcess:
     process: subprocess.Popen[bytes]
     log: Path
-    """What it says, standard error included."""
+    """What it says: standard error included, unless that was sent elsewhere."""
 
     def output(self) -> str:
         return self.log.read_text()
@@ -47,12 +49,18 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(*arguments: str) -> Iterator[ServerProcess]:
-    """Starts a server on a free port, and kills it at the end when it still runs. Does not wait until it is ready."""
+def server_process(*arguments: str, stderr: BinaryIO | int | None = None) -> Iterator[ServerProcess]:
+    """Starts a server on a free port, and kills it at the end when it still runs. Does not wait until it is ready.
+
+    `stderr`: where its log goes, as `subprocess` takes it; None is where everything goes.
+    """
     command = (sys.executable, "-m", "services.cli.main", "serve", "--port", "0", *SMALL, *arguments)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        with (
+            log.open("wb") as out,
+            subprocess.Popen(command, stdout=out, stderr=out if stderr is None else stderr) as process,
+        ):
             try:
                 yield ServerProcess(process, log)
             finally:

@@ -36,6 +36,8 @@ class ServerRig:
     run: asyncio.Task[int]
     client: Client
     target: str
+    health: str | None
+    """The probe port's address, where there is one."""
 
     async def collect(self, turn: Turn) -> list[int]:
         return [token_id async for piece in turn for token_id in piece.token_ids]
@@ -46,10 +48,13 @@ class Lines:
     """What the server announces."""
 
     ready: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    health: str | None = None
 
     def hear(self, line: str) -> None:
         if line.startswith("ready on "):
             self.ready.set_result(line.removeprefix("ready on "))
+        if line.startswith("health on "):
+            self.health = line.removeprefix("health on ")
 
 
 @asynccontextmanager
@@ -69,7 +74,7 @@ async def running_server(
         async with asyncio.timeout(60):
             target = await lines.ready
             async with connect(target) as client:
-                yield ServerRig(executor, stop, run, client, target)
+                yield ServerRig(executor, stop, run, client, target, lines.health)
     finally:
         stop.set()
         await run

@@ -24,6 +24,8 @@ class Faults:
     """Step number → reason of its StepFailure."""
     lost: Exception | None = None
     """Once set, futures carry this exception: the executor is gone."""
+    prepare_delay_s: float = 0.0
+    """Seconds that `prepare` takes; 0 answers in the loop's next round."""
 
 
 def shadow_capabilities(
@@ -69,6 +71,7 @@ class ShadowExecutor:
         """Every plan so far. Its page tables are the core's live rows: read nothing but lengths from them."""
         self._pending: deque[tuple[StepPlan, asyncio.Future[StepOutcome]]] = deque()
         self._timer: asyncio.Handle | None = None
+        self._preparing: set[asyncio.Future[None]] = set()
         self._is_held = False
         self._is_closed = False
 
@@ -80,6 +83,16 @@ class ShadowExecutor:
     def num_in_flight(self) -> int:
         """Plans submitted and not answered."""
         return len(self._pending)
+
+    def prepare(self) -> asyncio.Future[None]:
+        """There is nothing to make; it takes `faults.prepare_delay_s`. Raises RuntimeError once closed."""
+        if self._is_closed:
+            raise RuntimeError("the executor is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._preparing.add(future)
+        loop.call_later(self.faults.prepare_delay_s, self._end_preparing, future)
+        return future
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepOutcome]:
         """Queues one forward. Raises RuntimeError once closed, AssertionError for a plan that breaks the contract."""
@@ -112,8 +125,19 @@ class ShadowExecutor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for future in tuple(self._preparing):
+            self._end_preparing(future)
         while self._pending:
             self._answer_oldest()
+
+    def _end_preparing(self, future: asyncio.Future[None]) -> None:
+        self._preparing.discard(future)
+        if future.done():
+            return
+        if self.faults.lost is not None:
+            future.set_exception(self.faults.lost)
+        else:
+            future.set_result(None)
 
     def _schedule(self) -> None:
         if self._timer is not None or self._is_held or not self._pending:

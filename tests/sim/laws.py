@@ -17,11 +17,16 @@ from tests.sim.drafts import check_drafts
 from tests.sim.oracles import Oracles
 from tests.sim.records import OracleFired, SessionRecord, TurnRecord, expect
 
+OWNERS_UNITS = 200
+"""Of the check that goes round the owners: a few calls a round in these pools."""
+
 
 def check_state(core: Core, book: Book, oracles: Oracles) -> None:
     """The core's own full check, its books against the replayed ones, its turns and sessions against the records."""
     report = core.check(CheckLevel.FULL)
     expect(report.is_clean, "check", f"{report.findings}")
+    owners = core.check_owners_slice(OWNERS_UNITS)
+    expect(owners.is_clean, "check", f"{owners.findings}")
     snapshot = core.snapshot()
     for books in snapshot.pools:
         _check_books(books, book.terms(books.pool))

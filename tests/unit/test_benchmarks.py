@@ -26,6 +26,7 @@ OPERATIONS = {
     "decode step: check",
     "decode step: take_events",
     "full check, 16 sessions",
+    "owners check, 16 sessions",
 }
 CURVES = {"evict", "allocate", "match", "lend", "turn", "drafts", "step", "step-phases", "check"}
 

@@ -19,8 +19,10 @@ TEXT_SUFFIXES = CODE_SUFFIXES | {".md", ".toml", ".txt", ".yaml", ".yml", ".json
 PRODUCT_ROOMS = ("engine/", "services/", "telemetry/")
 ENTRY_POINT = "services/cli/"
 BANNED_NAMES = {"manager", "helper", "helpers", "util", "utils", "common", "misc"}
-BROAD_EXCEPT_FILES = {"engine/runtime/loop.py", "engine/executor/torch_executor.py", "services/interceptors.py"}
-"""The top of the loop, one forward, and the gRPC interceptor: one broad except each (ADR 5)."""
+BROAD_EXCEPTS = {"engine/runtime/loop.py": 1, "engine/executor/torch_executor.py": 2, "services/interceptors.py": 1}
+"""The top of the loop, one forward and the end of its thread, and the gRPC interceptor (ADR 5)."""
+PROBING_FILES = {"engine/runtime/stacks.py"}
+"""Looks at what others await, whatever they were written in."""
 BROAD = {"Exception", "BaseException"}
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -122,13 +124,13 @@ def check_broad_except(path: str, text: str) -> list[str]:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.expr | ast.excepthandler) and is_broad(node)
     ]
-    allowed = 1 if path in BROAD_EXCEPT_FILES else 0
+    allowed = BROAD_EXCEPTS.get(path, 0)
     return [f"{line}: catches everything" for line in sorted(lines)[allowed:]]
 
 
 def check_probing(path: str, text: str) -> list[str]:
     """No asking an object what it has. A dataclass may still walk its own fields: `getattr(self, name)`."""
-    if not path.startswith("engine/"):
+    if not path.startswith("engine/") or path in PROBING_FILES:
         return []
     findings: list[str] = []
     for node in ast.walk(ast.parse(text)):

@@ -55,12 +55,16 @@ class ShadowBackend:
 
 
 class ExecutorBackend:
-    """A real `Executor` with a loop of its own: its thread computes while the driver goes on."""
+    """A real `Executor`, prepared, with a loop of its own: its thread computes while the driver goes on."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._loop = asyncio.new_event_loop()
         self._answers: deque[asyncio.Future[StepOutcome]] = deque()
+        self._loop.run_until_complete(self._prepare())
+
+    async def _prepare(self) -> None:
+        await self._executor.prepare()
 
     def observe(self, events: Sequence[CoreEvent]) -> None:
         """A real device has no ears."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine.core.claims import Claim, check_claims
+from engine.core.claims import Listing, check_claims, cut
 from engine.core.events import EventLog
-from engine.core.findings import Finding, FindingKind
+from engine.core.findings import PIECE_UNITS, Finding, FindingKind, findings_of
 from engine.core.ledger import Ledger
 from engine.core.ownership import CACHE, FREE, QUARANTINED, Move, Owner, OwnerKind, PoolKind
 
@@ -25,18 +25,20 @@ def make_ledger() -> Ledger:
     return ledger
 
 
-def claims(stack: list[int] | None = None, tree: list[int] | None = None, one: list[int] | None = None) -> list[Claim]:
+def claims(
+    stack: list[int] | None = None, tree: list[int] | None = None, one: list[int] | None = None
+) -> list[Listing]:
     """What everybody rightly lists, except where something else is given."""
     return [
-        Claim("census", "the free stack", FREE, [6, 7] if stack is None else stack),
-        Claim("census", "the tree", CACHE, [4, 5] if tree is None else tree),
-        Claim("holders", "rid 1", Owner(OwnerKind.REQUEST, 1), [1, 2] if one is None else one),
-        Claim("holders", "rid 2", TWO, (3,)),
+        Listing("census", "the free stack", FREE, ([6, 7] if stack is None else stack,)),
+        Listing("census", "the tree", CACHE, ([4, 5] if tree is None else tree,)),
+        Listing("holders", "rid 1", Owner(OwnerKind.REQUEST, 1), ([1, 2] if one is None else one,)),
+        Listing("holders", "rid 2", TWO, ((3,),)),
     ]
 
 
-def check(claimed: list[Claim], ledger: Ledger | None = None) -> list[Finding]:
-    return list(check_claims(ledger or make_ledger(), FULL, claimed))
+def check(claimed: list[Listing], ledger: Ledger | None = None) -> list[Finding]:
+    return list(findings_of(check_claims(ledger or make_ledger(), FULL, lambda: claimed)))
 
 
 def test_check_claims_when_each_lists_its_own_then_nothing_is_found() -> None:
@@ -54,7 +56,7 @@ def test_check_claims_when_each_lists_its_own_then_nothing_is_found() -> None:
     ],
 )
 def test_check_claims_when_nobody_lists_units_then_it_is_one_leak_of_their_owner(
-    claimed: list[Claim], law: str, units: tuple[int, ...], owner: str
+    claimed: list[Listing], law: str, units: tuple[int, ...], owner: str
 ) -> None:
     (found,) = check(claimed)
     assert (found.kind, found.law, found.pool, found.units) == (FindingKind.LEAK, law, FULL, units)
@@ -68,7 +70,7 @@ def test_check_claims_when_units_of_two_owners_leak_then_there_is_a_finding_for_
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    claimed: list[Claim]
+    claimed: list[Listing]
     units: tuple[int, ...]
     said: str
 
@@ -129,6 +131,31 @@ def test_check_claims_when_a_counter_is_wrong_then_the_recount_says_so() -> None
     ledger = Miscounting({FULL: 4}, EventLog())
     ledger.move(Move.GRANT, FULL, [1], FREE, ONE)
     ledger.move(Move.DONATE, FULL, [1], ONE, CACHE)
-    (found,) = check([Claim("census", "the free stack", FREE, [3, 2]), Claim("census", "the tree", CACHE, [1])], ledger)
+    (found,) = check(
+        [Listing("census", "the free stack", FREE, ([3, 2],)), Listing("census", "the tree", CACHE, ([1],))], ledger
+    )
     assert (found.law, found.kind) == ("equation", FindingKind.CONFLICT)
     assert "1 units belong to cache, 0 are counted" in found.message
+
+
+def test_check_claims_when_a_claim_counts_units_that_it_has_not_then_it_says_whose() -> None:
+    ledger = make_ledger()
+    ledger.claims(FULL)[ONE].num_units = 5
+    (found,) = check(claims(), ledger)
+    assert (found.law, found.kind) == ("equation", FindingKind.CONFLICT)
+    assert found.message == "full: 2 units belong to request:1, the claim of request:1 is of 5"
+
+
+def test_check_claims_when_an_owner_has_two_claims_then_one_is_void() -> None:
+    ledger = make_ledger()
+    (void,) = ledger.claims_on(FULL, [3])
+    void.owner = ONE
+    found = check([listing for listing in claims(one=[1, 2, 3]) if listing.name != "rid 2"], ledger)
+    assert "full: 1 units are in a claim of request:1 that is void" in [finding.message for finding in found]
+
+
+def test_cut_when_runs_are_of_any_size_then_the_units_are_the_same_and_no_piece_is_large() -> None:
+    runs = [range(3), range(3, 3), range(3, 5000), *([unit] for unit in range(5000, 6000))]
+    pieces = list(cut(runs))
+    assert [unit for piece, _ in pieces for unit in piece] == list(range(6000))
+    assert all(0 < len(piece) <= cost < 2 * PIECE_UNITS for piece, cost in pieces)

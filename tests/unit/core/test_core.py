@@ -40,7 +40,7 @@ def test_advance_when_the_answer_makes_no_sense_then_the_turn_ends_and_its_pages
     assert end.outcome is AbortReason.FORWARD_FAILED
     num_valid = sum(0 <= token < 100 for token in sampled)
     due = 1 if prompt_len == 3 else 0
-    assert end.detail == f"step yielded {len(sampled)} ids, {num_valid} below 100, where {due} were due"
+    assert end.detail == f"rid 1: {len(sampled)} ids, {num_valid} below 100, where {due} were due"
     assert not end.is_committed
     assert not any(isinstance(event, TokensSampled) for event in events)
     full = next(books for books in core.snapshot().pools if books.pool is PoolKind.FULL)

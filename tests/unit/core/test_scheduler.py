@@ -280,3 +280,33 @@ def test_prompt_when_a_crowd_shares_it_then_it_is_computed_once_whoever_comes_in
     rids = [rig.submit(rig.command(f"t{number}", [*PROMPT, 50 + number])) for number in range(6)]
     rig.run()
     assert [admission(rig, rid).tokens_to_compute for rid in rids] == [21, 1, 1, 1, 1, 1]
+
+
+def test_answers_when_one_row_of_two_is_out_of_range_then_both_turns_of_the_step_end(config: CoreConfig) -> None:
+    core = Core(config)
+    submit(core, 1, 3, 5)
+    submit(core, 2, 3, 5)
+    plan = core.next_plan(0.0)
+    assert plan is not None
+    assert [row.rid for row in plan.rows] == [1, 2]
+    core.advance(StepResult(plan.step, ((7,), (100,))), 0.0)
+    events = take(core)
+    assert outcomes(events) == {1: AbortReason.FORWARD_FAILED, 2: AbortReason.FORWARD_FAILED}
+    (answered,) = (event for event in events if isinstance(event, StepAnswered))
+    assert answered.failure == "rid 2: 1 ids, 0 below 100, where 1 were due"
+    assert not any(isinstance(event, TokensSampled) for event in events)
+
+
+def test_answers_when_the_row_that_is_out_of_range_has_ended_by_then_then_the_others_go_on(config: CoreConfig) -> None:
+    core = Core(replace(config, in_flight_max=2))
+    submit(core, 1, 3, 5)
+    first = core.next_plan(0.0)
+    submit(core, 2, 3, 1)
+    second = core.next_plan(0.0)
+    assert first is not None
+    assert second is not None
+    assert [row.rid for row in second.rows] == [1, 2]
+    core.advance(StepFailure(first.step, "out of memory"), 0.0)
+    core.advance(StepResult(second.step, ((100,), (7,))), 0.0)
+    core.apply(CommitAck(Rid(2)), 0.0)
+    assert outcomes(take(core)) == {1: AbortReason.FORWARD_FAILED, 2: FinishReason.LENGTH}

@@ -4,6 +4,14 @@ import pytest
 
 from engine.runtime.lifecycle import NEXT_STATES, EngineState, Lifecycle
 
+STATES = (
+    EngineState.COMPILING,
+    EngineState.WARMING,
+    EngineState.SERVING,
+    EngineState.DRAINING,
+    EngineState.STOPPED,
+)
+
 
 def test_next_states_when_listed_then_every_state_has_a_line() -> None:
     assert set(NEXT_STATES) == set(EngineState)
@@ -13,9 +21,9 @@ def test_move_when_allowed_then_listeners_hear_of_it() -> None:
     lifecycle = Lifecycle()
     heard: list[EngineState] = []
     lifecycle.add_listener(heard.append)
-    for state in (EngineState.WARMING, EngineState.SERVING, EngineState.DRAINING, EngineState.STOPPED):
+    for state in STATES:
         lifecycle.move(state)
-    assert heard == [EngineState.WARMING, EngineState.SERVING, EngineState.DRAINING, EngineState.STOPPED]
+    assert heard == list(STATES)
     assert lifecycle.is_over
 
 

@@ -9,11 +9,13 @@ from engine.core.ids import Rid, SessionId, StepNo, TurnId
 from engine.core.ownership import CACHE, FREE, Move, Owner, OwnerKind, PoolKind
 from engine.core.provenance import MoveRecord, UnitHistory
 from engine.core.snapshot import PlanRowState, PlanState, PoolBooks, SessionState, Snapshot, TurnState
+from engine.executor.device_faults import ForwardFault
 from engine.executor.protocol import Capabilities
 from protos.v1 import admin_pb2, faults_pb2
 from services.admin_codec import (
     FAULTS,
     FINDING_KINDS,
+    FORWARD_FAULTS,
     OWNER_KINDS,
     POOL_KINDS,
     decode_fault,
@@ -24,9 +26,10 @@ from services.admin_codec import (
     encode_report,
     encode_snapshot,
 )
-from services.client.inspection import PlanRow, UnitOwner, decode_history, decode_snapshot
+from services.client.inspection import PlanRow, UnitOwner, decode_snapshot, decode_unit
 from services.client.model import decode_check, decode_model
 from services.client.pools import decode_pools
+from services.faults import PROCESS_FAULTS
 
 LEAK = Finding("holders", "lost", FindingKind.LEAK, PoolKind.FULL, (3, 4))
 
@@ -96,7 +99,10 @@ def test_tables_when_compared_with_core_and_protocol_then_each_name_has_its_numb
     assert set(FINDING_KINDS) == set(FindingKind)
     assert set(FINDING_KINDS.values()) == set(admin_pb2.FindingKind.values()) - {0}
     assert set(FAULTS) == set(Fault)
-    assert set(FAULTS.values()) == set(faults_pb2.FaultKind.values()) - {0}
+    assert set(FORWARD_FAULTS) == set(ForwardFault)
+    of_the_process = set(PROCESS_FAULTS) | {faults_pb2.FAULT_KIND_NONE}
+    known = [*FAULTS.values(), *FORWARD_FAULTS.values(), *of_the_process]
+    assert sorted(known) == sorted(set(faults_pb2.FaultKind.values()) - {0})
 
 
 def test_decode_pool_when_known_or_not_then_pool_or_none() -> None:
@@ -104,11 +110,12 @@ def test_decode_pool_when_known_or_not_then_pool_or_none() -> None:
     assert decode_pool(admin_pb2.POOL_KIND_UNSPECIFIED) is None
     assert decode_fault(faults_pb2.FAULT_KIND_UNSPECIFIED) is None
     assert decode_fault(faults_pb2.FAULT_KIND_LEAK) is Fault.LEAK
+    assert decode_fault(faults_pb2.FAULT_KIND_FORWARD_NAN) is ForwardFault.NAN
 
 
 @pytest.mark.parametrize("kind", OwnerKind)
 def test_encode_history_when_any_owner_then_the_client_names_it(kind: OwnerKind) -> None:
-    history = decode_history(encode_history(UnitHistory(PoolKind.ROWS, 3, Owner(kind, 7), ())))
+    history = decode_unit(encode_history(UnitHistory(PoolKind.ROWS, 3, Owner(kind, 7), ())))
     assert (history.pool, history.unit, history.owner, history.changes) == ("rows", 3, UnitOwner(kind.value, 7), ())
 
 
@@ -118,7 +125,7 @@ def test_encode_history_when_it_has_moves_then_all_of_each_is_told_newest_first(
         MoveRecord(9, StepNo(4), "abc", Move.DONATE, turn_owner, CACHE),
         MoveRecord(8, StepNo(3), "", Move.GRANT, FREE, turn_owner),
     )
-    history = decode_history(encode_history(UnitHistory(PoolKind.FULL, 3, CACHE, moves)))
+    history = decode_unit(encode_history(UnitHistory(PoolKind.FULL, 3, CACHE, moves)))
     donated, granted = history.changes
     assert (donated.move, str(donated.source), str(donated.target)) == ("donate", "request 5", "cache")
     assert (donated.step, donated.trace_id, granted.move, granted.trace_id) == (4, "abc", "grant", "")

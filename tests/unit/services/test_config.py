@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.runtime.vitals import Phase, WatchdogConfig
 from services.cli.main import build_parser
 from services.config import ConfigError, ServeConfig, is_loopback, join_address, to_flag
 
@@ -14,7 +15,9 @@ from services.config import ConfigError, ServeConfig, is_loopback, join_address,
     [
         (["--page-size", "0"], "--page-size"),
         (["--pool-tokens", "100"], "--pool-tokens and --page-size"),
-        (["--page-size", "7"], "--pool-tokens and --page-size"),
+        (["--page-size", "7", "--pool-tokens", "64"], "--pool-tokens and --page-size"),
+        (["--pool-tokens", "0"], "--pool-tokens"),
+        (["--pool-tokens", "-16"], "--pool-tokens"),
         (["--page-size", "1", "--pool-tokens", "1"], "--pool-tokens"),
         (["--context-len", "1"], "--context-len"),
         (["--chunk-tokens", "300"], "--chunk-tokens"),
@@ -22,6 +25,20 @@ from services.config import ConfigError, ServeConfig, is_loopback, join_address,
         (["--running-max", "300", "--rows", "300"], "--step-tokens"),
         (["--port", "65536"], "--port"),
         (["--port", "-1"], "--port"),
+        (["--health-port", "65536"], "--health-port"),
+        (["--health-port", "-1"], "--health-port"),
+        (["--health-port", "7000", "--port", "7000"], "--health-port"),
+        (["--memory-fraction", "0"], "--memory-fraction"),
+        (["--memory-fraction", "1.01"], "--memory-fraction"),
+        (["--memory-fraction", "nan"], "--memory-fraction"),
+        (["--watchdog-loading-s", "0"], "--watchdog-loading-s"),
+        (["--watchdog-compiling-s", "-1"], "--watchdog-compiling-s"),
+        (["--watchdog-warming-s", "inf"], "--watchdog-warming-s"),
+        (["--watchdog-prefill-s", "nan"], "--watchdog-prefill-s"),
+        (["--watchdog-decode-s", "0"], "--watchdog-decode-s"),
+        (["--watchdog-idle-s", "0"], "--watchdog-idle-s"),
+        (["--watchdog-failures", "0"], "--watchdog-failures"),
+        (["--watchdog-exit-s", "-1"], "--watchdog-exit-s"),
         (["--threads", "0"], "--threads"),
         (["--idle-timeout-s", "nan"], "--idle-timeout-s"),
         (["--drain-s", "-1"], "--drain-s"),
@@ -74,13 +91,13 @@ def test_fault_injection_when_on_loopback_then_on_and_else_off(host: str) -> Non
 
 @pytest.mark.parametrize(("arguments", "depth"), [((), 2), (("--overlap",), 2), (("--no-overlap",), 1)])
 def test_overlap_when_on_or_off_then_two_plans_or_one(arguments: tuple[str, ...], depth: int) -> None:
-    core = parse(*arguments).core(context_len=100, vocab_size=50, eos_ids=())
+    core = parse(*arguments).core(pool_pages=9, context_len=100, vocab_size=50, eos_ids=())
     assert core.in_flight_max == depth
 
 
 def test_core_config_when_limits_are_given_then_they_are_in_force() -> None:
     config = parse("--draft-tokens-max", "3", "--history-tokens-max", "77")
-    core = config.core(context_len=100, vocab_size=50, eos_ids=())
+    core = config.core(pool_pages=9, context_len=100, vocab_size=50, eos_ids=())
     assert (core.draft_tokens_max, core.history_tokens_max) == (3, 77)
 
 
@@ -97,11 +114,27 @@ def test_serve_help_when_asked_then_every_setting_is_explained(field: str, capsy
 
 
 def test_core_config_when_derived_then_padding_is_added_and_context_cut_to_the_model() -> None:
-    core = ServeConfig(pool_tokens=64, page_size=16, rows=3, context_len=500).core(
-        context_len=100, vocab_size=50, eos_ids=(2,)
+    core = ServeConfig(page_size=16, rows=3, context_len=500).core(
+        pool_pages=5, context_len=100, vocab_size=50, eos_ids=(2,)
     )
     assert (core.pool_pages, core.num_rows, core.context_len) == (5, 4, 100)
     assert core.pool_tokens == 64
+
+
+def test_watchdog_when_derived_then_each_flag_is_in_its_place() -> None:
+    assert ServeConfig().watchdog() == WatchdogConfig()
+    phases = ("loading", "compiling", "warming", "prefill", "decode", "idle")
+    flags = [text for number, phase in enumerate(phases, 1) for text in (f"--watchdog-{phase}-s", str(number))]
+    watchdog = parse(*flags, "--watchdog-failures", "7", "--watchdog-exit-s", "0").watchdog()
+    assert [watchdog.limit_s(Phase(phase)) for phase in phases] == [1, 2, 3, 4, 5, 6]
+    assert (watchdog.failures_max, watchdog.exit_s) == (7, 0.0)
+
+
+def test_settings_when_absent_by_default_then_given_as_numbers() -> None:
+    config = parse("--pool-tokens", "64", "--health-port", "0", "--memory-fraction", "1")
+    assert (config.pool_tokens, config.health_port, config.memory_fraction) == (64, 0, 1.0)
+    assert parse("--health-port", "0", "--port", "0").health_port == 0
+    assert (parse().pool_tokens, parse().health_port) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +148,7 @@ def test_core_config_when_derived_then_padding_is_added_and_context_cut_to_the_m
     ],
 )
 def test_serve_config_when_at_its_limits_then_the_core_takes_it(arguments: list[str]) -> None:
-    core = parse(*arguments).core(context_len=2048, vocab_size=50, eos_ids=())
+    core = parse(*arguments).core(pool_pages=9, context_len=2048, vocab_size=50, eos_ids=())
     assert core.step_tokens >= core.chunk_tokens
 
 
@@ -123,6 +156,9 @@ def test_effective_when_printed_then_every_setting_is_there() -> None:
     effective = ServeConfig(model=None).effective()
     assert list(effective) == [field.name for field in fields(ServeConfig)]
     assert (effective["model"], effective["prefix_cache"]) == ("embedded", "yes")
+    assert (effective["pool_tokens"], effective["health_port"]) == ("auto", "none")
+    given = ServeConfig(pool_tokens=64, health_port=0).effective()
+    assert (given["pool_tokens"], given["health_port"]) == ("64", "0")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,150 @@
+"""What `tenure plant`, `tenure incidents` and `tenure dump` say."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+from grpc import aio
+
+from engine.executor.device_faults import DeviceFaults, ForwardDrill, ForwardFault
+from engine.runtime.handle import EngineHandle
+from protos.v1 import faults_pb2, faults_pb2_grpc
+from services.backend import Backend, BackendCell
+from services.cli.arguments import DEFAULT_TARGET, USAGE_CODE
+from services.cli.dump import format_incidents, format_time
+from services.cli.fault_kinds import KINDS, TIMED
+from services.cli.plant import run_plant
+from services.cli.planting import format_planted, plant
+from services.client import UnitHistory
+from services.client.faults import FAULT_KINDS, FaultOrder
+from services.client.incidents import Incident
+from services.client.inspection import UnitOwner
+from services.faults import FaultsServicer
+from services.tokenization.tokenizer import Tokenizer
+
+ELSEWHERE = "127.0.0.1:9"
+
+
+def test_kinds_when_compared_with_the_protocol_then_each_has_its_name_and_text() -> None:
+    assert list(FAULT_KINDS) == list(KINDS)
+    assert sorted(FAULT_KINDS.values()) == sorted(set(faults_pb2.FaultKind.values()) - {0})
+    assert set(TIMED) == {kind for kind, text in KINDS.items() if "--seconds" in text}
+
+
+@pytest.mark.parametrize("kind", TIMED)
+def test_run_plant_when_a_length_is_missing_then_it_is_asked_for_and_no_server(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_plant(ELSEWHERE, kind, seconds=None, count=1, every=1) == USAGE_CODE
+    assert f"--seconds: {kind} needs it" in capsys.readouterr().err
+
+
+def test_run_plant_when_no_server_answers_then_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_plant(ELSEWHERE, "forward-raises", seconds=None, count=1, every=1) == 1
+    assert f"no server answers at {ELSEWHERE}" in capsys.readouterr().err
+
+
+@asynccontextmanager
+async def serving(servicer: FaultsServicer | None) -> AsyncIterator[str]:
+    """The target of a server with these faults, or without any."""
+    server = aio.server()
+    if servicer is not None:
+        faults_pb2_grpc.add_FaultsServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+async def test_plant_when_the_server_lets_nobody_break_it_then_how_to_start_one_that_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with serving(None) as target:
+        assert await plant(target, FaultOrder("leak")) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"tenure: the server at {target} lets nobody break it: start one with --fault-injection\n"
+
+
+def filled_cell(faults: DeviceFaults) -> BackendCell:
+    cell = BackendCell()
+    cell.fill(Backend(cast("EngineHandle", None), cast("Tokenizer", None), None, device_faults=faults))
+    return cell
+
+
+async def test_plant_when_the_server_takes_it_then_what_goes_wrong_is_armed_and_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    faults = DeviceFaults()
+    faults.arm(ForwardDrill(ForwardFault.NAN))
+    async with serving(FaultsServicer(filled_cell(faults))) as target:
+        assert await plant(target, FaultOrder("none")) == 0
+    assert faults.armed is None
+    assert capsys.readouterr().out == "planted none: no forward goes wrong on purpose any more\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "pool", "name", "expected"),
+    [
+        (DEFAULT_TARGET, "full", "full page 17", "next: tenure explain 17"),
+        (ELSEWHERE, "full", "full page 17", "next: tenure explain 17 --target 127.0.0.1:9"),
+        (ELSEWHERE, "rows", "row 17", "next: tenure explain 17 --rows --target 127.0.0.1:9"),
+    ],
+)
+def test_format_planted_when_a_page_was_broken_then_the_next_step_explains_it(
+    target: str, pool: str, name: str, expected: str
+) -> None:
+    unit = UnitHistory(pool, 17, UnitOwner("session", 3), ())
+    first, second = format_planted(FaultOrder("double-owner", 0.0, 1, 1), unit, target).splitlines()
+    assert first.startswith(f"planted double-owner: {name}, which belongs to session 3: a page that two hold")
+    assert second == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (FaultOrder("forward-raises", 0.0, 3, 1), "each forward, until 3 went wrong: it raises an error"),
+        (FaultOrder("forward-nan", 0.0, 0, 33), "one forward in 33: its numbers are not numbers"),
+        (FaultOrder("forward-sleeps", 2.5, 1, 1), "the next forward: it sleeps for 2.5 s"),
+        (FaultOrder("loop-blocked", 20.0, 1, 1), "something keeps the event loop busy for 20 s"),
+        (FaultOrder("executor-dies", 0.0, 1, 1), "the thread that runs the forwards dies: the server halts"),
+    ],
+)
+def test_format_planted_when_no_page_is_concerned_then_what_goes_wrong_is_said(
+    order: FaultOrder, expected: str
+) -> None:
+    first, second = format_planted(order, None, DEFAULT_TARGET).splitlines()
+    assert first == f"planted {order.kind}: {expected}"
+    assert second.startswith("next: tenure incidents")
+    assert ("tenure plant none" in second) == order.kind.startswith("forward-")
+
+
+def test_format_planted_when_all_is_taken_back_then_there_is_no_next_step() -> None:
+    told = format_planted(FaultOrder("none", 0.0, 1, 1), None, ELSEWHERE)
+    assert told == "planted none: no forward goes wrong on purpose any more"
+
+
+def incident(number: int, *, over_s: float | None = None, has_dump: bool = False) -> Incident:
+    return Incident(f"id{number}", 1000.0 + number, "forward_failed", f"step {number} failed", over_s, has_dump)
+
+
+def test_format_incidents_when_there_are_some_then_a_table_and_the_newest_dump() -> None:
+    told = format_incidents([incident(1, over_s=1003.5, has_dump=True), incident(2, has_dump=True), incident(3)])
+    heads, first, _, third, after = told.splitlines()
+    assert heads.split() == ["time", "incident", "kind", "over", "after", "what", "happened"]
+    assert re.search(r"  id1 +forward_failed +2\.5 s +step 1 failed$", first)
+    assert re.search(r"  id3 +forward_failed +- +step 3 failed$", third)
+    assert after == "next: tenure dump --incident id2"
+
+
+def test_format_incidents_when_there_is_none_then_a_line_says_so_and_no_dump_is_offered() -> None:
+    assert format_incidents([]) == "nothing went wrong lately"
+    assert "tenure dump" not in format_incidents([incident(1)])
+
+
+def test_format_time_when_told_then_to_the_second_with_the_zone() -> None:
+    assert re.fullmatch(r"2026-11-\d\d \d\d:\d\d:21[+-]\d\d:\d\d", format_time(1795981881.7))
