@@ -24,9 +24,11 @@ PYTEST := $(BIN)/python -m pytest $(if $(REQUIRE),--require=$(REQUIRE))
 # Minutes that `make soak` runs fresh seeds for.
 MINUTES ?= 30
 JOBS ?= 2
+# More arguments for the soak of a server, as in `make soak SOAK_ARGS="--report docs/operations/soak.md"`.
+SOAK_ARGS ?=
 # Arguments for the core's benchmarks, as in `make bench-core BENCH_ARGS="--out docs/benchmarks"`.
 BENCH_ARGS ?=
-.PHONY: help setup proto fmt static check test exact sim soak mutants bench-core demo serve
+.PHONY: help setup proto fmt static check test exact sim soak kill-tests mutants bench-core demo serve
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -70,8 +72,13 @@ exact: setup ## Compare tokens with cold runs and references, over whole texts
 sim: setup ## Seeded worlds against the core: make sim SEEDS=1000 FIRST_SEED=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
-soak: setup ## Fresh seeds for half an hour: make soak MINUTES=30
+soak: setup ## A real server under mixed load, the long tests, fresh seeds: make soak MINUTES=30
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
+	$(PYTEST) tests -m soak
 	$(BIN)/python -m tests.sim --soak $(MINUTES) --jobs $(JOBS)
+
+kill-tests: setup ## Break real servers in every way we know, and write down what they did
+	$(BIN)/python -m tests.kill --out docs/operations/kill_tests.md
 
 mutants: setup ## Seeded defects, which the simulator must catch one by one
 	$(BIN)/python -m tests.sim.mutants --jobs $(JOBS)

@@ -103,9 +103,13 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
             raise invalid_field("last_s", "must be above 0, and finite", value=last_s)
         backend = self._backend.require()
         assert backend.history is not None, "a server remembers its last hour"
-        past, page_size = backend.history.read(last_s), backend.engine.capabilities.page_size
-        # A whole hour takes a tenth of a second: not on the loop.
-        return await asyncio.to_thread(encode_past, past, page_size, with_facts=not request.without_facts)
+        captured, page_size = backend.history.capture(last_s), backend.engine.capabilities.page_size
+
+        def encode() -> admin_pb2.GetHistoryResponse:
+            return encode_past(captured.history(), page_size, with_facts=not request.without_facts)
+
+        # A whole hour takes some tenths of a second: not on the loop.
+        return await asyncio.to_thread(encode)
 
     async def ListIncidents(
         self,

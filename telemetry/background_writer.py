@@ -69,24 +69,26 @@ class BackgroundWriter:
     def _write_all(self) -> None:
         while (waiting := self._waiting.get()) is not None:
             self._tell(waiting.dropped)
-            self._write(waiting.text)
+            if not self._write(waiting.text):
+                with self._lock:
+                    self._dropped += 1
             if self._waiting.empty():
                 self._tell(self._dropped)
         self._tell(self._dropped)
 
     def _tell(self, dropped: int) -> None:
-        if dropped > self._told:
-            text = self._format_dropped(dropped - self._told)
+        """A stream that takes no texts does not take this one either: it is told all in one once it does."""
+        if dropped > self._told and self._write(self._format_dropped(dropped - self._told)):
             self._told = dropped
-            self._write(text)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str) -> bool:
+        """Whether the stream took it."""
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # the reader is gone, or the stream is closed or has no such characters
-            with self._lock:
-                self._dropped += 1
+        except (OSError, ValueError):  # the reader is gone, or the stream is full, closed or has no such characters
+            return False
+        return True
 
 
 def _format_dropped(dropped: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from engine.core.events import (
@@ -22,14 +23,15 @@ from engine.core.events import (
     TurnAdmitted,
     TurnEnded,
     TurnRetracted,
+    TurnsForgotten,
     Unprotected,
 )
 from engine.core.ids import Rid, StepNo
 from engine.core.ownership import PoolKind
 from engine.runtime.clock import Clock, MonotonicClock, WallClock
 from telemetry.history_facts import SessionFacts, TurnTrack
-from telemetry.history_intervals import INTERVAL_S, Intervals, Standing
-from telemetry.history_records import History, Totals
+from telemetry.history_intervals import INTERVAL_S, Intervals, Past, Standing
+from telemetry.history_records import History, SessionFact, Totals
 from telemetry.pool_terms import PoolTerms
 
 
@@ -66,6 +68,28 @@ class _Counts:
             demotions=self.demotions,
             sessions_opened=self.sessions_opened,
             sessions_closed=dict(self.sessions_closed),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What was remembered at one moment. Nothing changes it: any thread may read it."""
+
+    now_s: float
+    past: Past
+    facts: tuple[SessionFact, ...]
+    totals: Totals
+
+    def history(self) -> History:
+        samples = self.past.samples()
+        return History(
+            now_s=self.now_s,
+            started_s=self.past.started_s,
+            interval_s=INTERVAL_S,
+            samples=samples,
+            facts=self.facts,
+            facts_dropped=max(0, sum(sample.num_facts for sample in samples) - len(self.facts)),
+            totals=self.totals,
         )
 
 
@@ -120,24 +144,16 @@ class HistorySink:
         self._intervals.open.num_facts += self._facts.take_num_told()
 
     def read(self, last_s: float | None = None) -> History:
-        """What is remembered of the last so many seconds, or at all.
+        """What is remembered of the last so many seconds, or at all. O(samples + facts), 0.1 ms a sample."""
+        return self.capture(last_s).history()
 
-        O(samples + facts). The result is a copy that any thread may keep.
-        """
+    def capture(self, last_s: float | None = None) -> "Captured":
+        """The same as it is now, for another thread to put together: a copy of memory, about 1 ms."""
         intervals, now_s = self._intervals, self._clock.now()
         if now_s >= intervals.open_until_s:
             intervals.turn(now_s, self._standing())
-        samples = intervals.read(last_s, now_s, self._standing())
-        facts = self._facts.since(intervals.start_of(samples))
-        return History(
-            now_s=intervals.unix_s(now_s),
-            started_s=intervals.started_s,
-            interval_s=INTERVAL_S,
-            samples=samples,
-            facts=facts,
-            facts_dropped=max(0, sum(sample.num_facts for sample in samples) - len(facts)),
-            totals=self._counts.totals(),
-        )
+        past = intervals.capture(last_s, now_s, self._standing())
+        return Captured(intervals.unix_s(now_s), past, self._facts.since(past.begin_s), self._counts.totals())
 
     def _standing(self) -> Standing:
         pools = tuple(terms.books() for terms in self._pools.values())
@@ -166,6 +182,7 @@ class HistorySink:
             SessionClosed: self._closed,
             SessionForked: facts.forked,
             SessionTruncated: self._truncated,
+            TurnsForgotten: facts.forgotten,
             TurnAccepted: self._accepted,
             TurnAdmitted: self._admitted,
             TurnRetracted: self._retracted,
@@ -211,7 +228,7 @@ class HistorySink:
     def _accepted(self, event: TurnAccepted) -> None:
         self._counts.turns_accepted += 1
         self._num_waiting += 1
-        self._facts.accepted(event.rid, event.turn_id, event.session_id, event.context_len, self._now_s)
+        self._facts.accepted(event, self._now_s)
 
     def _admitted(self, event: TurnAdmitted) -> None:
         turn = self._facts.find_turn(event.rid)
@@ -223,6 +240,7 @@ class HistorySink:
             counts.tokens_from_slot += event.tokens_from_slot
             counts.tokens_from_tree += event.tokens_from_tree
             counts.tokens_to_compute += event.tokens_to_compute
+        self._facts.admitted(turn, event)
 
     def _first_token(self, rid: Rid) -> None:
         turn = self._facts.find_turn(rid)

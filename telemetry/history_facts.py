@@ -11,13 +11,18 @@ from engine.core.events import (
     SessionTruncated,
     SlotChanged,
     SlotState,
+    TurnAccepted,
+    TurnAdmitted,
     TurnEnded,
+    TurnsForgotten,
 )
 from engine.core.ids import Rid, SessionId, StepNo, TurnId
 from engine.core.ownership import Move, OwnerKind, PoolKind
 from telemetry.history_records import SessionFact
 
-FACTS_MAX = 20_000
+FACTS_MAX = 8_000
+"""About 350 bytes each."""
+_NAMED_TURNS_MAX = 4
 _REQUEST, _SESSION, _ROWS, _GRANT, _RELEASED = (
     OwnerKind.REQUEST,
     OwnerKind.SESSION,
@@ -95,16 +100,23 @@ class SessionFacts:
         """None for one that was accepted before the beginning, and for one that is gone."""
         return self._turns.get(rid)
 
-    def accepted(self, rid: Rid, turn_id: TurnId, session_id: SessionId | None, context_len: int, now_s: float) -> None:
+    def accepted(self, event: TurnAccepted, now_s: float) -> None:
+        session_id = event.session_id
         number = 0 if session_id is None else self._numbers.get(session_id, 0)
-        turn = self._turns[rid] = TurnTrack(session_id, number, turn_id, now_s)
-        self._tell_of(turn, "turn_accepted", "", context_len)
+        turn = self._turns[event.rid] = TurnTrack(session_id, number, event.turn_id, now_s)
+        self._tell_of(turn, "turn_accepted", f"new={event.new_len}", event.context_len)
+
+    def admitted(self, turn: TurnTrack, event: TurnAdmitted) -> None:
+        slot, tree, computed = event.tokens_from_slot, event.tokens_from_tree, event.tokens_to_compute
+        self._tell_of(turn, "turn_admitted", f"slot={slot} tree={tree} computed={computed}", slot + tree + computed)
 
     def retracted(self, turn: TurnTrack, output_len: int) -> None:
         self._tell_of(turn, "turn_retracted", "", output_len)
 
     def ended(self, turn: TurnTrack, event: TurnEnded) -> None:
         self._tell_of(turn, "turn_ended", event.outcome, event.usage.output_len)
+        if event.history_len is not None:
+            self._tell_of(turn, "history", "committed" if event.is_committed else "rolled_back", event.history_len)
         turn.is_ended = True
         if not turn.num_units:
             del self._turns[event.rid]
@@ -133,6 +145,11 @@ class SessionFacts:
 
     def truncated(self, event: SessionTruncated) -> None:
         self._tell(event.session_id, event.uid, "truncated", "", tokens=event.history_len)
+
+    def forgotten(self, event: TurnsForgotten) -> None:
+        names, num_others = event.turn_ids[:_NAMED_TURNS_MAX], len(event.turn_ids) - _NAMED_TURNS_MAX
+        told = ", ".join(names) + (f" and {num_others} more" if num_others > 0 else "")
+        self._tell(event.session_id, self._numbers.get(event.session_id, 0), "forgotten", told)
 
     def slot_changed(self, event: SlotChanged) -> None:
         self._tell(event.session_id, event.uid, "kv", event.target, tokens=event.kv_committed_len)

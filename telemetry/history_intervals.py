@@ -1,12 +1,12 @@
 """The intervals of the last hour: one that is filled, and those that are over."""
 
 import math
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from engine.core.snapshot import PoolBooks
 from telemetry.history_records import Sample
+from telemetry.sample_ring import SampleRing
 
 INTERVAL_S = 1.0
 SAMPLES_MAX = 3600
@@ -104,7 +104,8 @@ class Intervals:
         """Monotonic. What is told then or later belongs to another interval: `turn` to it first."""
         first = Interval(-1).sample(started_s, standing)
         # With one more than is ever shown, what stood before the first one shown is always known.
-        self._over: deque[tuple[int, Sample]] = deque([(-1, first)], SAMPLES_MAX + 1)
+        self._over = SampleRing([books.pool for books in standing.pools], SAMPLES_MAX + 1)
+        self._over.append(-1, first)
 
     def unix_s(self, now_s: float) -> float:
         return self.started_s + (now_s - self._origin_s)
@@ -112,42 +113,64 @@ class Intervals:
     def turn(self, now_s: float, standing: Standing) -> None:
         """The open interval is over; `standing` is as at its end."""
         index = self.open.index
-        self._over.append((index, self.open.sample(self._end_of(index), standing)))
+        self._over.append(index, self.open.sample(self._end_of(index), standing))
         self.open = Interval(max(index + 1, self._index_of(now_s)))
         self.open_until_s = self._origin_s + (self.open.index + 1) * INTERVAL_S
 
-    def read(self, last_s: float | None, now_s: float, standing: Standing) -> tuple[Sample, ...]:
-        """Those of the last so many seconds, or of all that is kept, without gaps. O(samples)."""
+    def capture(self, last_s: float | None, now_s: float, standing: Standing) -> "Past":
+        """What is known now of the last so many seconds, or of all that is kept."""
         newest = self.open.index
         first = max(0, newest - SAMPLES_MAX + 1)
         if last_s is not None:
             first = max(first, min(newest, self._index_of(max(now_s - last_s, self._origin_s))))
-        return (*self._from(first), self.open.sample(self.unix_s(now_s), standing))
-
-    def start_of(self, samples: tuple[Sample, ...]) -> float:
-        """When the first of these began, in seconds since 1970. All but the last one are whole."""
-        return self._end_of(self.open.index - len(samples))
-
-    def _from(self, first: int) -> Iterator[Sample]:
-        """Samples `first` up to the open one."""
-        before = self._over[0][1]
-        due = first
-        for index, sample in self._over:
-            if index >= first:
-                yield from (self._quiet(gap, before) for gap in range(due, index))
-                yield sample
-                due = index + 1
-            before = sample
-        yield from (self._quiet(gap, before) for gap in range(due, self.open.index))
-
-    def _quiet(self, index: int, before: Sample) -> Sample:
-        """An interval in which nothing was told, after `before`."""
-        quiet = Interval(index)
-        standing = Standing(before.pools, before.sessions_open, before.turns_running, before.turns_waiting)
-        return quiet.sample(self._end_of(index), standing)
+        return Past(self.started_s, first, newest, self._over.copy(), self.open.sample(self.unix_s(now_s), standing))
 
     def _index_of(self, now_s: float) -> int:
         return math.floor((now_s - self._origin_s) / INTERVAL_S)
 
     def _end_of(self, index: int) -> float:
-        return self.started_s + (index + 1) * INTERVAL_S
+        return _end_of(self.started_s, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Intervals at one moment. Nothing changes it: any thread may read it."""
+
+    started_s: float
+    first: int
+    newest: int
+    """Indices; the newest one is not over yet."""
+    over: SampleRing
+    open: Sample
+
+    @property
+    def begin_s(self) -> float:
+        """When the first of them began, in seconds since 1970. All but the last one are whole."""
+        return _end_of(self.started_s, self.first - 1)
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Without gaps, oldest first. O(samples)."""
+        return (*self._all_over(), self.open)
+
+    def _all_over(self) -> Iterator[Sample]:
+        """Samples `first` up to the open one."""
+        before: Sample | None = None
+        due = self.first
+        for index, sample in self.over.from_before(self.first):
+            if index >= self.first:
+                yield from self._quiet(range(due, index), before)
+                yield sample
+                due = index + 1
+            before = sample
+        yield from self._quiet(range(due, self.newest), before)
+
+    def _quiet(self, indices: range, before: Sample | None) -> Iterator[Sample]:
+        """Intervals in which nothing was told, after `before`."""
+        for index in indices:
+            assert before is not None, f"nothing is known of what stood before interval {index}"
+            standing = Standing(before.pools, before.sessions_open, before.turns_running, before.turns_waiting)
+            yield Interval(index).sample(_end_of(self.started_s, index), standing)
+
+
+def _end_of(started_s: float, index: int) -> float:
+    return started_s + (index + 1) * INTERVAL_S

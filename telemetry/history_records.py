@@ -46,13 +46,17 @@ class SessionFact:
     session_number: int
     """The uid: a name may be opened again while its predecessor's KV still drains."""
     what: str
-    """`opened`, `closed`, `forked`, `truncated`, `turn_accepted`, `turn_retracted`, `turn_ended`, `kv`, or a move."""
+    """`opened`, `closed`, `forked`, `truncated`, `forgotten`, `turn_accepted`, `turn_admitted`, `turn_retracted`,
+    `turn_ended`, `history`, `kv`, or a move."""
     detail: str
-    """Opened: its kind. Forked: from which session. Closed: why. Ended: how. `kv`: the new state. A move: the pool."""
+    """Opened: its kind. Forked: from which session. Closed: why. Forgotten: the turns. Accepted: `new=N` tokens that
+    are not history. Admitted: where the context's KV comes from, `slot=N tree=N computed=N`. Ended: how. `history`:
+    whether the turn is `committed` or `rolled_back`. `kv`: the new state. A move: the pool."""
     units: int
     """Pages that moved."""
     tokens: int
-    """Of history (closed, forked, truncated), context (accepted), output (retracted, ended) or KV (`kv`)."""
+    """Of history (closed, forked, truncated, `history`), context (accepted, admitted), output (retracted, ended) or KV
+    (`kv`)."""
     turn_id: str
     """Empty where it is not about a turn."""
     step: int

@@ -16,8 +16,8 @@ from engine.core.ownership import MOVES, Move, MoveRule, Owner, OwnerKind, PoolK
 HISTORY_MAX = 8
 """Most moves of one unit that `explain` tells."""
 
-TRAIL_BUDGET = 2**20
-"""Units that trails may name together, at least; four times the pools where that is more."""
+TRAIL_BUDGET = 2**16
+"""Units that trails may name together, at least; four times the pools where that is more. About 20 bytes each."""
 _BUDGET_PER_UNIT = 4
 _RECORD_COST = 16
 """What a move costs beside its units, in units."""

@@ -66,15 +66,19 @@ class SessionFact(_message.Message):
     session_number: _builtins.int
     """Its number, as in UnitOwner: a name may be used again."""
     what: _builtins.str
-    """`opened`, `closed`, `forked`, `truncated`, `turn_accepted`, `turn_retracted`, `turn_ended`, `kv` (its KV went into
-    another state), or the name of a move of its units.
+    """`opened`, `closed`, `forked`, `truncated`, `forgotten` (turns were replaced or cut), `turn_accepted`, `turn_admitted`,
+    `turn_retracted`, `turn_ended`, `history` (what its session is after it), `kv` (its KV went into another state), or
+    the name of a move of its units.
     """
     detail: _builtins.str
-    """The new state, the reason, the outcome."""
+    """The new state, the reason, the outcome, the turns. Of `turn_accepted` how many of its tokens are new, as `new=9`; of
+    `turn_admitted` where the KV of its context comes from, as `slot=46 tree=0 computed=9`; of `history` whether the turn
+    is `committed` or `rolled_back`.
+    """
     units: _builtins.int
     """Units that moved."""
     tokens: _builtins.int
-    """Tokens of KV, of history or of output that it is about."""
+    """Tokens of KV, of history, of context or of output that it is about."""
     turn_id: _builtins.str
     """The turn, where it is about one."""
     step: _builtins.int

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from services.cli.arguments import Adder, add_target, read_number
+from services.cli.arguments import Adder, add_target, read_name, read_number
 from services.cli.durations import read_duration
 
 # The commands are imported when they run: `tenure --help` need not wait for gRPC.
@@ -67,6 +67,17 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     _add_last(parser)
     add_target(parser)
     parser.set_defaults(run=_run_report)
+
+
+def _add_timeline(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Tells what happened to one session of a running server, in order: its turns, the context that each of them "
+        "saw and where the KV of it came from, forks, cuts, and what became of its KV."
+    )
+    parser.add_argument("session", type=read_name, help="its name; all sessions that had it are told of")
+    _add_last(parser)
+    add_target(parser)
+    parser.set_defaults(run=_run_timeline)
 
 
 def _add_health(parser: argparse.ArgumentParser) -> None:
@@ -137,6 +148,12 @@ def _run_report(arguments: argparse.Namespace) -> int:
     return run_report(arguments.target, arguments.file, arguments.last)
 
 
+def _run_timeline(arguments: argparse.Namespace) -> int:
+    from services.cli.timeline import run_timeline
+
+    return run_timeline(arguments.target, arguments.session, arguments.last)
+
+
 def _run_health(arguments: argparse.Namespace) -> int:
     from services.cli.health import run_health
 
@@ -185,6 +202,7 @@ OPERATING: tuple[tuple[str, str, Adder], ...] = (
     ("top", "watch a server live", _add_top),
     ("health", "ask whether a server is alive and takes work", _add_health),
     ("pools", "show who owns the KV cache, now or over time", _add_pools),
+    ("timeline", "tell what happened to one session, in order", _add_timeline),
     ("snapshot", "show all that runs, at one instant", _add_snapshot),
     ("check", "prove the books of the KV cache", _add_check),
     ("explain", "tell who owns a page, and who did before", _add_explain),

@@ -73,8 +73,8 @@ async def running_server(
     try:
         async with asyncio.timeout(60):
             target = await lines.ready
-            async with connect(target) as client:
-                yield ServerRig(executor, stop, run, client, target, lines.health)
+        async with connect(target) as client:
+            yield ServerRig(executor, stop, run, client, target, lines.health)
     finally:
         stop.set()
         await run

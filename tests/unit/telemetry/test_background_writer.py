@@ -1,5 +1,6 @@
 """Writing and logging to a stream that nobody reads: never a wait, every loss counted and told."""
 
+import errno
 import io
 import logging
 import re
@@ -87,6 +88,35 @@ def test_write_when_the_stream_breaks_then_counted_and_it_goes_on(stream: Stream
     writer.write("two\n")
     writer.close(WAIT_S)
     assert writer.dropped >= 2
+
+
+class FullStream(Stream):
+    """Takes nothing until, with the text `space`, there is room for what comes after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = True
+        self.was_told = threading.Event()
+        """Set once it was to take the number of what was lost."""
+
+    def write(self, text: str) -> int:
+        if not self.is_full:
+            return super().write(text)
+        self.is_full = "space" not in text
+        if "lost" in text:
+            self.was_told.set()
+        raise OSError(errno.ENOSPC, "no space left")
+
+
+def test_write_when_the_disk_is_full_for_a_while_then_all_that_was_lost_is_told_in_one() -> None:
+    stream = FullStream()
+    writer = BackgroundWriter(stream, lambda dropped: f"lost {dropped}\n")
+    writer.write("one\n")
+    assert stream.was_told.wait(WAIT_S)
+    writer.write("space\n")
+    writer.close(WAIT_S)
+    assert stream.getvalue() == "lost 2\n"
+    assert writer.dropped == 2
 
 
 def test_close_when_the_stream_is_stuck_then_returns_in_time_and_later_texts_are_dropped(stream: Stream) -> None:

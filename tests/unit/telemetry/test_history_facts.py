@@ -1,6 +1,6 @@
 """What became of sessions and of their KV: named rightly, bounded, and those that are gone counted."""
 
-from engine.core.commands import AbortReason
+from engine.core.commands import AbortReason, FinishReason
 from engine.core.events import (
     KvMoved,
     SessionClosed,
@@ -11,7 +11,9 @@ from engine.core.events import (
     SlotState,
     StepPlanned,
     TurnAccepted,
+    TurnAdmitted,
     TurnEnded,
+    TurnsForgotten,
     Usage,
 )
 from engine.core.ids import Rid, SessionId, StepNo, TurnId
@@ -41,12 +43,17 @@ def moved(move: Move, source: Owner, target: Owner, *units: int, pool: PoolKind 
 
 
 def accepted() -> TurnAccepted:
-    return TurnAccepted(Rid(1), TurnId("t"), SID, context_len=9, new_len=9, max_tokens=4, trace_id="")
+    return TurnAccepted(Rid(1), TurnId("t"), SID, context_len=9, new_len=4, max_tokens=4, trace_id="")
 
 
-def ended() -> TurnEnded:
-    usage = Usage(9, 0, 0, 9, output_len=3)
-    return TurnEnded(Rid(1), TurnId("t"), SID, AbortReason.CLIENT, usage, 0, is_committed=False)
+def admitted() -> TurnAdmitted:
+    return TurnAdmitted(Rid(1), 1, tokens_from_slot=4, tokens_from_tree=0, tokens_to_compute=5)
+
+
+def ended(outcome: FinishReason | AbortReason = AbortReason.CLIENT, *, history_len: int = 5) -> TurnEnded:
+    usage = Usage(9, 4, 0, 5, output_len=3)
+    is_committed = isinstance(outcome, FinishReason)
+    return TurnEnded(Rid(1), TurnId("t"), SID, outcome, usage, history_len, is_committed)
 
 
 def session(uid: int) -> Owner:
@@ -59,7 +66,7 @@ def short(fact: SessionFact) -> tuple[str, str, int, int, str]:
 
 def test_facts_when_a_session_has_a_turn_then_all_of_it_in_order() -> None:
     desk = Desk()
-    desk.tell(opened(3), accepted(), StepPlanned(StepNo(7), 1, 9))
+    desk.tell(opened(3), accepted(), admitted(), StepPlanned(StepNo(7), 1, 9))
     desk.tell(moved(Move.GRANT, FREE, REQUEST, 1, 2), moved(Move.GRANT, FREE, REQUEST, 1, pool=PoolKind.ROWS))
     desk.tell(slot(3, SlotState.COMMITTING, SlotState.LENT), moved(Move.DONATE, REQUEST, CACHE, 1))
     desk.tell(moved(Move.PARK, REQUEST, session(3), 2), moved(Move.PARK, REQUEST, session(3), 1, pool=PoolKind.ROWS))
@@ -67,16 +74,18 @@ def test_facts_when_a_session_has_a_turn_then_all_of_it_in_order() -> None:
     facts = desk.sink.read().facts
     assert [short(fact) for fact in facts] == [
         ("opened", "streaming", 0, 0, ""),
-        ("turn_accepted", "", 0, 9, "t"),
+        ("turn_accepted", "new=4", 0, 9, "t"),
+        ("turn_admitted", "slot=4 tree=0 computed=5", 0, 9, "t"),
         ("kv", "committing", 0, 0, ""),
         ("donate", "full", 1, 0, "t"),
         ("park", "full", 1, 0, "t"),
         ("kv", "held", 0, 11, ""),
         ("turn_ended", "client", 0, 3, "t"),
+        ("history", "rolled_back", 0, 5, "t"),
     ]
     assert {(fact.session_id, fact.session_number) for fact in facts} == {("s", 3)}
-    assert [fact.step for fact in facts] == [0, 0, 7, 7, 7, 7, 7]
-    assert [fact.time_s - UNIX_S for fact in facts] == [0.0] * 5 + [0.5] * 2
+    assert [fact.step for fact in facts] == [0, 0, 0, 7, 7, 7, 7, 7, 7]
+    assert [fact.time_s - UNIX_S for fact in facts] == [0.0] * 6 + [0.5] * 3
 
 
 def test_facts_when_pages_drain_behind_the_end_of_a_turn_then_their_release_is_the_sessions() -> None:
@@ -101,6 +110,22 @@ def test_facts_when_a_name_is_opened_again_then_the_pages_of_its_predecessor_kee
     desk.tell(accepted())
     assert desk.sink.read().facts[-1].session_number == 4
     assert desk.sink.read().samples[-1].sessions_open == 1
+
+
+def test_facts_when_a_turn_finishes_then_its_session_is_so_long_and_has_it() -> None:
+    desk = Desk()
+    desk.tell(opened(3), accepted(), admitted(), ended(FinishReason.STOP, history_len=12))
+    told = [short(fact) for fact in desk.sink.read().facts[-2:]]
+    assert told == [("turn_ended", "stop", 0, 3, "t"), ("history", "committed", 0, 12, "t")]
+
+
+def test_facts_when_turns_are_forgotten_then_the_first_are_named_and_the_others_counted() -> None:
+    desk = Desk()
+    names = tuple(TurnId(f"t{number}") for number in range(6))
+    desk.tell(opened(3), TurnsForgotten(SID, names[:1]), TurnsForgotten(SID, names))
+    facts = desk.sink.read().facts[1:]
+    assert [fact.detail for fact in facts] == ["t0", "t0, t1, t2, t3 and 2 more"]
+    assert {(fact.what, fact.session_number) for fact in facts} == {("forgotten", 3)}
 
 
 def test_facts_when_forked_and_cut_then_told_with_source_and_length() -> None:

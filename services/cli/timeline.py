@@ -1,0 +1,116 @@
+"""`tenure timeline`: what happened to one session of a running server, in order."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from services.cli.run import run_work
+from services.cli.tables import format_table
+from services.cli.top_view.numbers import format_span
+from services.client import connect
+from services.client.history import History, SessionFact
+
+_COLUMNS = ("time", "step", "what", "turn", "")
+_NAMES_MAX = 8
+
+
+def run_timeline(target: str, session_id: str, last_s: float | None) -> int:
+    """The exit code is 1 when nothing is remembered of the session."""
+    return run_work(target, _timeline(target, session_id, last_s))
+
+
+async def _timeline(target: str, session_id: str, last_s: float | None) -> int:
+    async with connect(target) as client:
+        history = await client.history(last_s)
+    print(format_timeline(history, session_id))
+    return 0 if _facts_of(history, session_id) else 1
+
+
+def format_timeline(history: History, session_id: str) -> str:
+    """A table for each session that had the name, the oldest first, and what is not there any more."""
+    facts = _facts_of(history, session_id)
+    if not facts:
+        return _explain_absence(history, session_id)
+    numbers = dict.fromkeys(fact.session_number for fact in facts)
+    parts = [_format_session([fact for fact in facts if fact.session_number == number]) for number in numbers]
+    if len(numbers) > 1:
+        parts.insert(0, f"{len(numbers)} sessions had the name {session_id}, one after the other:")
+    return "\n\n".join((*parts, *_note_dropped(history)))
+
+
+def tell_fact(fact: SessionFact) -> str:
+    """What a fact says beside its name, as in `context 31 tokens = 22 of history + 9 new`."""
+    tokens = _count(fact.tokens, "token")
+    match fact.what:
+        case "turn_accepted":
+            new = _read_numbers(fact.detail)["new"]
+            return f"context {tokens} = {fact.tokens - new:,} of history + {new:,} new"
+        case "turn_admitted":
+            parts = (f"{count:,} {name}" for name, count in _read_numbers(fact.detail).items())
+            return f"KV of {tokens} = {' + '.join(parts)}"
+        case "turn_retracted":
+            return f"gave its KV back to make room, after {tokens} of output"
+        case "turn_ended":
+            return f"{fact.detail}, {fact.tokens:,} generated"
+        case "history":
+            return f"{tokens}: the turn is {'a part of it' if fact.detail == 'committed' else 'not a part of it'}"
+        case "kv":
+            return f"{fact.detail}, {tokens}" if fact.tokens else fact.detail
+        case "closed":
+            return f"{fact.detail}, {tokens} of history"
+        case "forked":
+            return f"from {fact.detail}, {tokens} of history"
+        case "truncated":
+            return f"to {tokens}"
+        case "opened" | "forgotten":
+            return fact.detail
+        case _:
+            return _count(fact.units, "page")
+
+
+def _facts_of(history: History, session_id: str) -> list[SessionFact]:
+    return [fact for fact in history.facts if fact.session_id == session_id]
+
+
+def _format_session(facts: Sequence[SessionFact]) -> str:
+    first, last = facts[0], facts[-1]
+    begins = "" if first.what == "opened" else "; its beginning lies further back"
+    head = f"session {first.session_id}, number {first.session_number}, {_describe_state(facts)}{begins}"
+    times = f"{_local(first.time_s):%Y-%m-%d}, {format_span(last.time_s - first.time_s)} of it:"
+    return f"{head}; {times}\n{format_table([_COLUMNS, *map(_cells, facts)], indent='  ')}"
+
+
+def _describe_state(facts: Iterable[SessionFact]) -> str:
+    return next((f"closed ({fact.detail})" for fact in facts if fact.what == "closed"), "open")
+
+
+def _cells(fact: SessionFact) -> tuple[str, ...]:
+    time = _local(fact.time_s).isoformat(timespec="milliseconds")[11:23]
+    return (time, str(fact.step), fact.what.replace("_", " "), fact.turn_id, tell_fact(fact))
+
+
+def _local(time_s: float) -> datetime:
+    return datetime.fromtimestamp(time_s).astimezone()
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _read_numbers(detail: str) -> dict[str, int]:
+    """Of `slot=46 tree=0 computed=9`."""
+    return {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", detail)}
+
+
+def _explain_absence(history: History, session_id: str) -> str:
+    names = dict.fromkeys(fact.session_id for fact in reversed(history.facts))
+    shown = ", ".join(list(names)[:_NAMES_MAX]) + (f" and {len(names) - _NAMES_MAX} more" * (len(names) > _NAMES_MAX))
+    known = f"sessions of that time, the newest first: {shown}" if names else "nothing happened to any session"
+    return "\n".join((f"nothing is remembered of a session {session_id}; {known}", *_note_dropped(history)))
+
+
+def _note_dropped(history: History) -> list[str]:
+    if not history.facts_dropped:
+        return []
+    oldest = f": what is told begins at {_local(history.facts[0].time_s):%H:%M:%S}" if history.facts else ""
+    return [f"{_count(history.facts_dropped, 'older fact')} of all sessions are not kept any more{oldest}"]

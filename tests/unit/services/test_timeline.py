@@ -1,0 +1,81 @@
+"""`tenure timeline`: what a person reads of one session."""
+
+import re
+from collections.abc import Iterable
+
+import pytest
+
+from services.cli.timeline import format_timeline, tell_fact
+from services.client.history import History, SessionFact, Totals
+
+UNIX_S = 1_700_000_000.0
+TOTALS = Totals(0, {}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
+
+
+def fact(
+    what: str, detail: str = "", tokens: int = 0, units: int = 0, *, number: int = 7, name: str = "s"
+) -> SessionFact:
+    turn_id = "t1" if what.startswith("turn") else ""
+    return SessionFact(UNIX_S + 0.113, name, number, what, detail, units, tokens, turn_id, 12)
+
+
+def history(facts: Iterable[SessionFact], dropped: int = 0) -> History:
+    return History(UNIX_S + 60.0, UNIX_S, 1.0, (), tuple(facts), dropped, TOTALS)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (fact("opened", "streaming"), "streaming"),
+        (fact("turn_accepted", "new=9", 31), "context 31 tokens = 22 of history + 9 new"),
+        (fact("turn_admitted", "slot=20 tree=1 computed=10", 31), "KV of 31 tokens = 20 slot + 1 tree + 10 computed"),
+        (fact("turn_retracted", "", 5), "gave its KV back to make room, after 5 tokens of output"),
+        (fact("turn_ended", "stop", 31), "stop, 31 generated"),
+        (fact("history", "committed", 1), "1 token: the turn is a part of it"),
+        (fact("history", "rolled_back", 22), "22 tokens: the turn is not a part of it"),
+        (fact("kv", "held", 1234), "held, 1,234 tokens"),
+        (fact("kv", "lent"), "lent"),
+        (fact("park", "full", units=1), "1 page"),
+        (fact("release", "full", units=4), "4 pages"),
+        (fact("truncated", "", 12), "to 12 tokens"),
+        (fact("forked", "old", 40), "from old, 40 tokens of history"),
+        (fact("forgotten", "t2, t3"), "t2, t3"),
+        (fact("closed", "session_expired", 12), "session_expired, 12 tokens of history"),
+    ],
+)
+def test_fact_when_told_then_with_what_it_says(told: SessionFact, words: str) -> None:
+    assert tell_fact(told) == words
+
+
+def test_timeline_when_told_then_its_facts_alone_in_order_with_time_step_and_turn() -> None:
+    facts = (fact("opened", "streaming"), fact("opened", "streaming", name="other"), fact("turn_ended", "stop", 3))
+    head, columns, *rows = format_timeline(history(facts), "s").splitlines()
+    assert re.fullmatch(r"session s, number 7, open; 2023-11-1[45], 0 s of it:", head)
+    assert columns.split() == ["time", "step", "what", "turn"]
+    assert [row.split()[1:] for row in rows] == [
+        ["12", "opened", "streaming"],
+        ["12", "turn", "ended", "t1", "stop,", "3", "generated"],
+    ]
+    assert all(re.match(r"  \d\d:\d\d:20\.113  12 ", row) for row in rows)
+
+
+def test_timeline_when_a_name_was_used_again_then_each_session_has_a_part_with_its_number() -> None:
+    facts = (fact("closed", "session_closed"), fact("opened", "streaming", number=9), fact("kv", "released"))
+    first, older, newer = format_timeline(history(facts), "s").split("\n\n")
+    assert first == "2 sessions had the name s, one after the other:"
+    assert older.startswith("session s, number 7, closed (session_closed); its beginning lies further back; ")
+    assert "released" in older
+    assert newer.startswith("session s, number 9, open; 2023-")
+
+
+def test_timeline_when_the_session_is_not_known_then_says_so_with_the_newest_that_are() -> None:
+    facts = [fact("opened", "streaming", number=number, name=f"n{number}") for number in range(1, 11)]
+    told = format_timeline(history(facts), "s")
+    expected = "n10, n9, n8, n7, n6, n5, n4, n3 and 2 more"
+    assert told == f"nothing is remembered of a session s; sessions of that time, the newest first: {expected}"
+    assert format_timeline(history(()), "s").endswith("; nothing happened to any session")
+
+
+def test_timeline_when_facts_were_dropped_then_says_how_many_and_where_it_begins() -> None:
+    told = format_timeline(history((fact("opened", "streaming"),), dropped=3), "s")
+    assert re.search(r"3 older facts of all sessions are not kept any more: what is told begins at \d\d:\d\d:20$", told)
