@@ -18,7 +18,7 @@ SERVING_IN: dict[EngineState, tuple[str, ...]] = {
     EngineState.WARMING: ("liveness",),
     EngineState.SERVING: SERVICES,
     EngineState.DRAINING: ("startup", "liveness"),
-    EngineState.STOPPED: ("startup", "liveness"),
+    EngineState.STOPPED: ("liveness",),
     EngineState.FAILED: (),
 }
 """State → services that are SERVING in it while nothing is wrong; the others are NOT_SERVING."""

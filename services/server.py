@@ -130,7 +130,8 @@ class Server:
         hooks = WatchdogHooks(
             dump=self._dump_stuck,
             on_change=tell,
-            on_lost=lambda trouble: self._process.leave(trouble.message),
+            on_lost=lambda trip: self._give_up(loop, trip),
+            leave=lambda trouble: self._process.leave(trouble.message),
             on_tick=self._process.on_tick,
         )
         watchdog = Watchdog(self._vitals, self._incidents, self._config.watchdog(), hooks)
@@ -139,6 +140,11 @@ class Server:
             self._probe.start()
             self._announcer.line(f"health on {self._probe.address}")
         return watchdog
+
+    def _give_up(self, loop: asyncio.AbstractEventLoop, trip: Trip) -> None:
+        """In the watchdog's thread: all streams should hear of it, as long as the loop can still tell them."""
+        if self._engine is not None:
+            loop.call_soon_threadsafe(self._engine.give_up, trip)
 
     def _dump_stuck(self, trip: Trip) -> str:
         """In the watchdog's thread. Before there is an engine, there are stacks only."""

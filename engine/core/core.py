@@ -93,6 +93,12 @@ class Core:
         """Takes one command. Raises Refusal, and then nothing has changed. Lengths: of Fork and Truncate."""
         self._advance_clock(now)
         self._num_changes += 1
+        try:
+            return self._take(command, now)
+        finally:
+            self._num_changes += 1
+
+    def _take(self, command: Command, now: float) -> Lengths | None:
         match command:
             case Open():
                 self._cache.open_session(self._sessions.open(command, now))
@@ -134,19 +140,24 @@ class Core:
         for session in self._sessions.find_expired(now):
             self._num_changes += 1
             self._endings.close(session, AbortReason.SESSION_EXPIRED, now)
+            self._num_changes += 1
 
     def next_plan(self, now: float) -> StepPlan | None:
         """The next forward to submit; None when there is nothing to run, or not before a plan in flight is answered."""
         self._advance_clock(now)
-        if self._queues.live:  # else there is nobody to plan for, and nothing changes
-            self._num_changes += 1
-        return self._scheduler.next_plan()
+        if not self._queues.live:  # there is nobody to plan for, and nothing changes
+            return self._scheduler.next_plan()
+        self._num_changes += 1
+        plan = self._scheduler.next_plan()
+        self._num_changes += 1
+        return plan
 
     def advance(self, outcome: StepOutcome, now: float) -> None:
         """Takes the answer to the oldest plan in flight."""
         self._advance_clock(now)
         self._num_changes += 1
         self._scheduler.advance(outcome, now)
+        self._num_changes += 1
 
     def _advance_clock(self, now: float) -> None:
         assert now >= self._now, f"time went back from {self._now} to {now}"
@@ -180,7 +191,8 @@ class Core:
 
     @property
     def num_changes(self) -> int:
-        """How often something was asked that may have changed the core: between equal readings nothing did."""
+        """Grows before and after whatever may change the core: between equal readings nothing did, and while it is odd
+        something does."""
         return self._num_changes
 
     def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
@@ -202,11 +214,12 @@ class Core:
             left = {pool: self._pools.in_circulation(pool) for pool in self._pools.ledger.pools}
             require(min(left.values()) > 0, f"nothing is left in circulation to serve with: {left}")
             self._endings.fit_pool(self._pools.in_circulation(PoolKind.FULL) * self.config.page_size, self._now)
+        self._num_changes += 1
         return histories
 
     def plant(self, fault: Fault) -> UnitHistory:
         """Breaks the books on purpose, see `engine.core.faults`. Raises Refusal: FAULT_IMPOSSIBLE."""
-        self._num_changes += 1
+        self._num_changes += 2
         return plant_fault(self._books, fault)
 
     def snapshot(self) -> Snapshot:

@@ -56,6 +56,7 @@ _AT_FAULT: dict[IncidentKind, str] = {
     IncidentKind.SLOW_START: "the start itself is slow; the stacks below tell what it waits for",
     IncidentKind.LEAK: "the lost pages are out of circulation, and it goes on",
     IncidentKind.HALTED: "it halted for another reason",
+    IncidentKind.SLOW_END: "the end itself is slow; the stacks below tell what it waits for",
 }
 """What it means, when the books balance."""
 

@@ -4,8 +4,8 @@ import asyncio
 import gc
 import itertools
 import logging
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from engine.core.commands import AbortReason, Close, Fork, Lengths, Open, Truncate
@@ -47,6 +47,8 @@ from engine.runtime.vitals import Trip, Vitals
 
 _log = logging.getLogger(__name__)
 
+_CLOSE_S = 1.0
+"""How long the executor may take to close, once no turn is left."""
 _ACCEPTING = (EngineState.WARMING, EngineState.SERVING)
 
 
@@ -81,7 +83,8 @@ class LocalEngine:
         self.vitals = vitals or Vitals()
         """Signs of life, for whoever looks from outside."""
         self._lifecycle.add_listener(self.vitals.enter)
-        self._incidents = incidents or Incidents(WallClock())
+        self.incident_log = incidents or Incidents(WallClock())
+        """What went wrong lately."""
         self._dumps = Dumps(core, self.vitals)
         self._inbox = Inbox(self._config.inbox_max)
         self._turns = LiveTurns(self._inbox.post_abort, self._config.detach_grace_s)
@@ -95,7 +98,7 @@ class LocalEngine:
             sinks=sinks,
             clock=clock or MonotonicClock(),
             config=self._config,
-            watched=Watched(self.vitals, self._incidents, self._dumps.of_halt),
+            watched=Watched(self.vitals, self.incident_log, self._dumps.of_halt),
         )
         self._task: asyncio.Task[None] | None = None
         self._undoing: set[asyncio.Task[None]] = set()
@@ -143,17 +146,18 @@ class LocalEngine:
     async def stop(self, drain_s: float = 0.0) -> None:
         """Takes nothing new, lets running turns finish for `drain_s`, aborts the rest as SHUTDOWN, closes the executor.
 
-        Idempotent. After `drain_s` it takes at most `stop_timeout_s`; raises EngineFailed when that was not enough, or
-        when the engine had halted.
+        Idempotent. After `drain_s` it takes at most `stop_timeout_s` and a second; raises EngineFailed when that was
+        not enough, as with a forward that does not end, or when the engine had halted.
         """
         if self._lifecycle.state in (EngineState.COMPILING, *_ACCEPTING):
             self._lifecycle.move(EngineState.DRAINING)
         try:
             await self._drain(drain_s)
-            async with asyncio.timeout(self._config.stop_timeout_s):
-                try:
+            try:
+                async with asyncio.timeout(self._config.stop_timeout_s):
                     await self._end_turns()
-                finally:
+            finally:
+                async with asyncio.timeout(_CLOSE_S):
                     await self._close_executor()
         except TimeoutError:
             if not self._lifecycle.is_over:
@@ -166,12 +170,17 @@ class LocalEngine:
             self._lifecycle.move(EngineState.STOPPED)
 
     async def _close_executor(self) -> None:
-        """In a thread of its own: those of the default pool may be busy with long texts."""
-        closer = ThreadPoolExecutor(1, "tenure-close")
-        try:
-            await asyncio.get_running_loop().run_in_executor(closer, self._executor.close)
-        finally:
-            closer.shutdown(wait=False)
+        """In a thread of its own, which does not keep the process: it waits for a forward that may never end."""
+        loop = asyncio.get_running_loop()
+        closed = asyncio.Event()
+
+        def close() -> None:
+            self._executor.close()
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(closed.set)
+
+        threading.Thread(target=close, name="tenure-close", daemon=True).start()
+        await closed.wait()
 
     async def open_session(
         self,
@@ -312,13 +321,17 @@ class LocalEngine:
     async def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
         return self._core.explain(pool, unit)
 
+    def give_up(self, trip: Trip) -> None:
+        """Ends all streams, and then the engine, for it is lost. On the loop's thread."""
+        self._loop.give_up(EngineFailed(f"the engine is lost: {trip.trouble.message}", trip.incident_id))
+
     async def incidents(self) -> tuple[Incident, ...]:
-        return self._incidents.all()
+        return self.incident_log.all()
 
     async def dump(self, incident_id: str | None = None) -> str | None:
         if incident_id is None:
             return self._dumps.of_now()
-        incident = self._incidents.find(incident_id)
+        incident = self.incident_log.find(incident_id)
         return None if incident is None else incident.dump
 
     def dump_stuck(self, trip: Trip) -> str:

@@ -2,7 +2,6 @@
 
 import secrets
 import threading
-from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -29,6 +28,8 @@ class IncidentKind(StrEnum):
     """Pages that nobody owned any more were quarantined."""
     HALTED = "halted"
     """The engine ended by itself."""
+    SLOW_END = "slow_end"
+    """The engine has ended, and the process does not come to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +52,25 @@ class Incidents:
         """`clock` tells seconds since 1970."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._incidents: deque[Incident] = deque(maxlen=INCIDENTS_MAX)
+        self._incidents: list[Incident] = []
 
     def open(self, kind: IncidentKind, message: str) -> Incident:
         """Remembers one more, under an id that nobody can guess."""
         incident = Incident(secrets.token_hex(6), kind, message, self._clock.now())
         with self._lock:
+            if len(self._incidents) >= INCIDENTS_MAX:
+                del self._incidents[self._least()]
             self._incidents.append(incident)
         return incident
 
     def attach(self, incident_id: str, dump: str) -> None:
-        """Keeps its dump, at the expense of the oldest one. Nothing happens to an incident that is not kept."""
+        """Keeps its dump, behind an earlier one of its own, at the expense of the oldest ones.
+
+        Nothing happens to an incident that is not kept.
+        """
         with self._lock:
-            self._change(incident_id, dump=dump)
+            known = next((each.dump for each in self._incidents if each.incident_id == incident_id), None)
+            self._change(incident_id, dump=dump if known is None else f"{known}\n\n{dump}")
             with_dump = [each for each in self._incidents if each.dump is not None]
             for each in with_dump[:-DUMPS_MAX]:
                 self._change(each.incident_id, dump=None)
@@ -81,6 +88,11 @@ class Incidents:
         """Oldest first."""
         with self._lock:
             return tuple(self._incidents)
+
+    def _least(self) -> int:
+        """Where the one stands that is missed least: the oldest that is over and has no dump, else that is over."""
+        ranks = [(each.over_s is None, each.dump is not None) for each in self._incidents]
+        return ranks.index(min(ranks))
 
     def _change(self, incident_id: str, **changes: float | str | None) -> None:
         for place, each in enumerate(self._incidents):

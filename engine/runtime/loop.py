@@ -97,8 +97,11 @@ class EngineLoop:
         self._num_rounds = 0
         self._progress_s = self._vitals.clock.now()
         self._failures = 0
-        self._failed: Incident | None = None
-        """Why turns end now, where a forward is at fault."""
+        self._incident_id = ""
+        """Of what ends turns now, until that is published."""
+        self._is_anyones = True
+        """Whether a turn of the plan that is being answered is alive."""
+        self._lost: EngineFailed | None = None
         self._given_up: _Out | None = None
         """The forward whose turns were ended although it is still out."""
 
@@ -107,11 +110,21 @@ class EngineLoop:
         self._is_stopping = True
         self._inbox.ring()
 
+    def give_up(self, failure: EngineFailed) -> None:
+        """Ends all streams with `failure`, and the loop."""
+        self._lost = failure
+        self._inbox.ring()
+
     async def run(self) -> None:
         """Serves until it is asked to stop. Raises EngineFailed when it can not go on; no stream is left open then."""
         try:
+            self._beat()
             while not (self._is_stopping and not self._core.has_work):
                 await self._iterate()
+                if self._lost is not None:
+                    raise self._end_all(self._lost)
+        except EngineFailed:
+            raise
         except Exception as error:  # one of the three allowed: whatever broke, no reader may be left waiting
             raise self._halt(error) from error
         finally:
@@ -201,13 +214,17 @@ class EngineLoop:
             phase = Phase.DECODE if plan.num_tokens == len(plan.rows) else Phase.PREFILL
             self._in_flight.append(_Out(plan, future, InFlight(plan.step, phase, self._vitals.clock.now())))
 
-    def _ring(self, _answered: asyncio.Future[StepOutcome]) -> None:
+    def _ring(self, answered: asyncio.Future[StepOutcome]) -> None:
+        if not answered.cancelled():
+            answered.exception()  # of several futures that a lost executor fails only the first is asked for its result
         self._inbox.ring()
 
     def _take_answers(self) -> None:
         while self._in_flight and self._in_flight[0].answer.done():
-            outcome = self._in_flight.popleft().answer.result()
+            out = self._in_flight.popleft()
+            outcome = out.answer.result()
             self._progress_s = self._vitals.clock.now()
+            self._is_anyones = any(row.rid in self._turns for row in out.plan.rows)
             self._core.advance(outcome, self._clock.now())
             self._publish()
             self._housekeeping.after_step()
@@ -221,7 +238,7 @@ class EngineLoop:
         if trip.trouble.step != oldest.plan.step or self._given_up is oldest:
             return
         self._given_up = oldest
-        self._failed = self._watched.incidents.find(trip.incident_id)
+        self._incident_id = trip.incident_id
         detail = f"step {oldest.plan.step} has not ended within {trip.trouble.limit_s:g} s"
         for row in oldest.plan.rows:
             self._core.apply(Abort(row.rid, AbortReason.FORWARD_FAILED, detail), self._clock.now())
@@ -238,11 +255,20 @@ class EngineLoop:
             now_s = self._clock.now()
             for numbered in events:
                 self._route(numbered.event, now_s)
-            for sink in self._sinks:
-                sink.publish(events, now_s)
+            self._tell_sinks(events, now_s)
             for rid in _commits(events):
                 # Nothing is stored outside the process yet, so a finished turn is committed as soon as it was told.
                 self._core.apply(CommitAck(rid), now_s)
+        self._incident_id = ""
+
+    def _tell_sinks(self, events: tuple[Numbered, ...], now_s: float) -> None:
+        """A sink that raises is told nothing more: what it would have missed it could not make up for."""
+        for sink in self._sinks:
+            try:
+                sink.publish(events, now_s)
+            except Exception as error:  # allowed: telemetry never fails a request (law L8)
+                self._sinks = tuple(other for other in self._sinks if other is not sink)
+                _log.critical("event=sink_lost sink=%s: %s", type(sink).__name__, error, exc_info=error)
 
     def _route(self, event: CoreEvent, now_s: float) -> None:
         match event:
@@ -267,8 +293,8 @@ class EngineLoop:
     def _end(self, event: TurnEnded, now_s: float) -> None:
         """Tells the readers, and keeps what a client that lost its stream may still ask for."""
         finished = Finished(event.outcome, event.usage, event.history_len, event.is_committed, event.detail)
-        if event.outcome is AbortReason.FORWARD_FAILED and self._failed is not None:
-            finished = replace(finished, incident_id=self._failed.incident_id)
+        if event.outcome is AbortReason.FORWARD_FAILED:
+            finished = replace(finished, incident_id=self._incident_id)
         turn = self._turns.finish(event.rid, finished)
         if turn is None or not turn.is_resumable:
             return
@@ -278,19 +304,21 @@ class EngineLoop:
             self._records.free(event.session_id, event.turn_id, turn.attempt)
 
     def _note_step(self, event: StepAnswered) -> None:
-        """A step that failed is one incident, whatever the number of its turns."""
+        """A step that failed is one incident, whatever the number of its turns; none when all had ended before."""
         if event.failure is None:
             self._failures = 0
-            return
-        self._failures += 1
-        incidents = self._watched.incidents
-        self._failed = incidents.open(IncidentKind.FORWARD_FAILED, f"step {event.step}: {event.failure}")
-        incidents.end(self._failed.incident_id)
-        facts = (self._failed.incident_id, self._failed.kind, event.step, event.failure)
-        _log.error("event=incident incident_id=%s kind=%s step=%d: %s", *facts)
+        elif self._is_anyones:
+            self._failures += 1
+            incidents = self._watched.incidents
+            incident = incidents.open(IncidentKind.FORWARD_FAILED, f"step {event.step}: {event.failure}")
+            incidents.end(incident.incident_id)
+            self._incident_id = incident.incident_id
+            facts = (incident.incident_id, incident.kind, event.step, event.failure)
+            _log.error("event=incident incident_id=%s kind=%s step=%d: %s", *facts)
 
     def _note_leak(self, leak: Finding, _history: UnitHistory) -> None:
         incident = self._watched.incidents.open(IncidentKind.LEAK, leak.message)
+        self._incident_id = incident.incident_id  # turns that the smaller pool can not hold end next
         _log.error("event=incident incident_id=%s kind=%s pool=%s", incident.incident_id, incident.kind, leak.pool)
 
     def _halt(self, error: Exception) -> EngineFailed:

@@ -41,6 +41,9 @@ class LiveTurns:
     def __len__(self) -> int:
         return len(self._turns)
 
+    def __contains__(self, rid: Rid) -> bool:
+        return rid in self._turns
+
     def __iter__(self) -> Iterator[LiveTurn]:
         return iter(tuple(self._turns.values()))
 

@@ -21,6 +21,8 @@ class Phase(StrEnum):
     DECODE = "decode"
     IDLE = "idle"
     """No forward is out: the loop itself has to come round."""
+    ENDING = "ending"
+    """The engine has ended; what is left is to close ports and write logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class WatchdogConfig:
     decode_s: float = 30.0
     idle_s: float = 10.0
     """The loop wakes several times a second, also while a forward is out: without it nothing is answered at all."""
+    ending_s: float = 15.0
     hard_factor: float = 3.0
     """After so many times its limit without progress the engine is taken to be lost."""
     failures_max: int = 8
@@ -45,7 +48,7 @@ class WatchdogConfig:
     """How often the watchdog looks."""
 
     def __post_init__(self) -> None:
-        for name in ("loading_s", "compiling_s", "warming_s", "prefill_s", "decode_s", "idle_s", "tick_s"):
+        for name in ("loading_s", "compiling_s", "warming_s", "prefill_s", "decode_s", "idle_s", "ending_s", "tick_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
         if not 1 <= self.hard_factor < float("inf"):
@@ -63,6 +66,7 @@ class WatchdogConfig:
             Phase.PREFILL: self.prefill_s,
             Phase.DECODE: self.decode_s,
             Phase.IDLE: self.idle_s,
+            Phase.ENDING: self.ending_s,
         }[phase]
 
 
@@ -153,22 +157,40 @@ class Vitals:
 
 
 def judge(vitals: Vitals, config: WatchdogConfig) -> Trouble | None:
-    """What is wrong now, if anything; the gravest thing first. Pure but for the clock; may be called by any thread."""
+    """What is wrong now, if anything: the worst, and of equals what explains the others. Pure but for the clock.
+
+    May be called by any thread.
+    """
     state, beat, now_s = vitals.state, vitals.beat, vitals.clock.now()
+    age_s = now_s - vitals.state_progress_s
     if state in OVER:
-        return None
+        return _judge_end(age_s, config)
     starting = STARTING.get(state)
     if starting is not None:
-        return _judge_start(starting, now_s - vitals.state_progress_s, config)
+        return _judge_start(starting, age_s, config)
     if beat is None:
         return None
-    stuck = _judge_loop(beat, now_s, config)
-    if stuck is not None:
-        return stuck
-    if beat.failures >= config.failures_max:
-        message = f"{beat.failures} forwards failed one after the other"
-        return Trouble(IncidentKind.FAILING, Severity.HARD, Phase.IDLE, now_s - beat.progress_s, 0.0, None, message)
-    return _judge_forward(beat, now_s, config)
+    loop, forward = _judge_loop(beat, now_s, config), _judge_forward(beat, now_s, config)
+    failing = _judge_failures(beat, now_s, config, forward)
+    found = [trouble for trouble in (loop, failing, forward) if trouble is not None]
+    return max(found, key=lambda trouble: trouble.severity is Severity.HARD, default=None)
+
+
+def _judge_end(age_s: float, config: WatchdogConfig) -> Trouble | None:
+    """There is nothing to recover to: past its limit the end has to be forced."""
+    limit_s = config.ending_s
+    if age_s <= limit_s:
+        return None
+    message = f"the engine has ended {age_s:.1f} s ago, and the process is still there; its limit is {limit_s:g} s"
+    return Trouble(IncidentKind.SLOW_END, Severity.HARD, Phase.ENDING, age_s, limit_s, None, message)
+
+
+def _judge_failures(beat: Beat, now_s: float, config: WatchdogConfig, forward: Trouble | None) -> Trouble | None:
+    if beat.failures < config.failures_max:
+        return None
+    message = f"{beat.failures} forwards failed one after the other"
+    age_s, step = now_s - beat.progress_s, forward.step if forward is not None else None
+    return Trouble(IncidentKind.FAILING, Severity.HARD, Phase.IDLE, age_s, 0.0, step, message)
 
 
 def _judge_start(phase: Phase, age_s: float, config: WatchdogConfig) -> Trouble | None:

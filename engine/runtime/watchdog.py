@@ -4,26 +4,35 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from engine.runtime.incidents import Incidents
+from engine.runtime.incidents import IncidentKind, Incidents
 from engine.runtime.vitals import Severity, Trip, Trouble, Vitals, WatchdogConfig, judge
 
 _log = logging.getLogger(__name__)
 
 _STOP_S = 1.0
 """How long `stop` waits for a look that is under way."""
+_LEAVE_S = 5.0
+"""How long an engine that is told that it is lost may take to end by itself."""
+_TOLD_PAUSE_S = 0.5
+"""Shorter pauses are not worth a line."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchdogHooks:
-    """What the watchdog does about trouble. All are called in its own thread."""
+    """What the watchdog does about trouble. All are called in its own thread; what one raises is logged."""
 
     dump: Callable[[Trip], str]
     """All that is known, as lines of text. Must not need the event loop."""
     on_change: Callable[[Trouble | None], None]
     """Trouble began, became worse, or is over."""
-    on_lost: Callable[[Trouble], None]
-    """The engine is lost for good: the process should end. Called once."""
+    on_lost: Callable[[Trip], None]
+    """The engine is lost for good: it should end, if it still can."""
+    leave: Callable[[Trouble], None]
+    """It could not: the process has to end at once."""
     on_tick: Callable[[], None] = lambda: None
     """Each time that it looks: this thread can still run."""
 
@@ -36,9 +45,12 @@ class Watchdog:
         self._incidents = incidents
         self._config = config
         self._hooks = hooks
+        self._hidden: list[Trip] = []
+        """Troubles behind the present one, which have not been seen to end."""
         self._lost_at_s: float | None = None
         self._has_told_lost = False
         self._paused_s = 0.0
+        self._broken_hooks: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tenure-watchdog", daemon=True)
 
@@ -53,21 +65,24 @@ class Watchdog:
 
     def look(self) -> None:
         """One look, for its thread and for tests."""
-        self._hooks.on_tick()
+        self._try("on_tick", self._hooks.on_tick, None)
         trouble = judge(self._vitals, self._config)
         self._tell_pause()
         trip = self._vitals.trip
-        if trip is not None and (trouble is None or not _is_same(trip.trouble, trouble)):
-            self._recover(trip)
-            trip = None
         if trouble is None:
+            if trip is not None:
+                self._recover(trip)
             return
         if trip is None:
             self._trip(trouble)
+        elif not _is_same(trip.trouble, trouble):
+            self._pass_on(trip, trouble)
         elif trouble.severity is not trip.trouble.severity:
             self._worsen(Trip(trip.incident_id, trouble))
+        elif trouble.step != trip.trouble.step:
+            self._vitals.trip = Trip(trip.incident_id, trouble)
         if trouble.severity is Severity.HARD:
-            self._tell_lost(trouble)
+            self._tell_lost()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._config.tick_s):
@@ -75,12 +90,12 @@ class Watchdog:
 
     def _tell_pause(self) -> None:
         paused_s = self._vitals.clock.paused_s
-        if paused_s > self._paused_s:
+        if paused_s - self._paused_s >= _TOLD_PAUSE_S:
             _log.warning(
                 "event=process_paused seconds=%.1f: it was stopped, or nothing of it could run; that is not counted",
                 paused_s - self._paused_s,
             )
-            self._paused_s = paused_s
+        self._paused_s = paused_s
 
     def _trip(self, trouble: Trouble) -> None:
         incident = self._incidents.open(trouble.kind, trouble.message)
@@ -90,10 +105,10 @@ class Watchdog:
             *(trouble.severity, trip.incident_id, trouble.kind, trouble.phase, trouble.age_s, trouble.limit_s),
             trouble.message,
         )
+        self._try("on_change", lambda: self._hooks.on_change(trouble), None)
         self._dump(trip)
         # Only now: the loop ends the turns of a stuck forward when it sees this, and the dump has to show them.
         self._vitals.trip = trip
-        self._hooks.on_change(trouble)
 
     def _worsen(self, trip: Trip) -> None:
         self._vitals.trip = trip
@@ -101,32 +116,68 @@ class Watchdog:
             "event=watchdog_gave_up incident_id=%s kind=%s age_s=%.1f: %s",
             *(trip.incident_id, trip.trouble.kind, trip.trouble.age_s, trip.trouble.message),
         )
+        self._try("on_change", lambda: self._hooks.on_change(trip.trouble), None)
         self._dump(trip)
-        self._hooks.on_change(trip.trouble)
+
+    def _pass_on(self, known: Trip, trouble: Trouble) -> None:
+        """Something else is wrong now. A stuck forward is over when another one is; all else may go on behind."""
+        if known.trouble.kind is trouble.kind is IncidentKind.FORWARD_STUCK:
+            self._lost_at_s = None
+            self._end(known)
+        else:
+            self._hidden.append(known)
+        self._trip(trouble)
 
     def _recover(self, trip: Trip) -> None:
         self._vitals.trip = None
         self._lost_at_s = None
+        for each in (*self._hidden, trip):
+            self._end(each)
+        self._hidden.clear()
+        self._try("on_change", lambda: self._hooks.on_change(None), None)
+
+    def _end(self, trip: Trip) -> None:
         self._incidents.end(trip.incident_id)
         _log.warning("event=watchdog_recovered incident_id=%s kind=%s", trip.incident_id, trip.trouble.kind)
-        self._hooks.on_change(None)
 
-    def _tell_lost(self, trouble: Trouble) -> None:
-        now_s = self._vitals.clock.now()
+    def _tell_lost(self) -> None:
+        """Asks the engine to end once its time is up, and ends the process when it does not."""
+        trip, now_s = self._vitals.trip, self._vitals.clock.now()
+        assert trip is not None, "what is lost was noticed before"
         if self._lost_at_s is None:
             self._lost_at_s = now_s
-        due = self._config.exit_s > 0 and now_s - self._lost_at_s >= self._config.exit_s
-        if due and not self._has_told_lost:
+        lost_s = now_s - self._lost_at_s
+        if self._config.exit_s == 0 or lost_s < self._config.exit_s:
+            return
+        if not self._has_told_lost:
             self._has_told_lost = True
-            _log.critical("event=watchdog_exit kind=%s: %s", trouble.kind, trouble.message)
-            self._hooks.on_lost(trouble)
+            _log.critical("event=watchdog_exit kind=%s: %s", trip.trouble.kind, trip.trouble.message)
+            self._try("on_lost", lambda: self._hooks.on_lost(trip), None)
+        if lost_s >= self._config.exit_s + _LEAVE_S or trip.trouble.kind in (
+            IncidentKind.LOOP_STUCK,
+            IncidentKind.SLOW_END,
+        ):
+            self._try("leave", lambda: self._hooks.leave(trip.trouble), None)
 
     def _dump(self, trip: Trip) -> None:
-        text = self._hooks.dump(trip)
+        text = self._try("dump", lambda: self._hooks.dump(trip), "the dump failed; the log says why")
+        self._paused_s = self._vitals.clock.paused_s  # time that a long dump took is no pause
         self._incidents.attach(trip.incident_id, text)
         _log.error("event=engine_dump incident_id=%s\n%s", trip.incident_id, text)
+
+    def _try(self, name: str, hook: Callable[[], _T], instead: _T) -> _T:
+        """The watchdog outlives what it calls. Each hook that fails is told of once."""
+        try:
+            return hook()
+        except Exception as error:  # allowed: without this thread nobody notices anything any more
+            if name not in self._broken_hooks:
+                self._broken_hooks.add(name)
+                _log.critical("event=watchdog_hook_failed hook=%s: %s", name, error, exc_info=error)
+            return instead
 
 
 def _is_same(known: Trouble, found: Trouble) -> bool:
     """Whether it is still the same thing that does not come on."""
-    return known.kind is found.kind and known.step == found.step and known.phase is found.phase
+    if known.kind is not found.kind:
+        return False
+    return known.kind is not IncidentKind.FORWARD_STUCK or known.step == found.step

@@ -24,8 +24,9 @@ FORCED_EXIT_CODE = 130
 _FLUSH_S = 1.0
 """How long what the server said last may take to be written, when nobody reads it."""
 _FORCED_FLUSH_S = 0.1
-_SILENCE_S = 30.0
-"""When not even the watchdog could run for so long, the interpreter prints its stacks by itself."""
+_SILENCE_S = 120.0
+"""When not even the watchdog could run for so long, the interpreter prints its stacks by itself. So it does when it was
+stopped for so long, for it can not tell the two apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,12 @@ async def _serve(config: ServeConfig, output: Output) -> int:
 
 def _process_hooks(progress: ProgressPrinter, output: Output) -> ProcessHooks:
     def leave(why: str) -> None:
-        progress.close()
-        progress.say(f"leaving, the engine is lost: {why}")
-        output.close(_FLUSH_S)
-        os._exit(1)
+        try:
+            progress.close()
+            progress.say(f"leaving, the engine is lost: {why}")
+            output.close(_FLUSH_S)
+        finally:
+            os._exit(1)
 
     return ProcessHooks(leave, _SilenceAlarm().put_off)
 

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -40,6 +41,7 @@ class TerminalChat:
             env={**os.environ, "TERM": "xterm", "INPUTRC": os.devnull},
         )
         self.shown = ""
+        self.unread = ""
 
     def press(self, keys: bytes) -> None:
         """In parts: a terminal takes a few thousand bytes at once, and readline takes them from there."""
@@ -49,14 +51,14 @@ class TerminalChat:
 
     def read_until(self, pattern: str) -> re.Match[str]:
         """Reads on until `pattern` is in what was not read before."""
-        unread, deadline_s = "", time.monotonic() + 60
-        while time.monotonic() < deadline_s:
-            unread += os.read(self.keyboard, 65536).decode(errors="replace")
-            found = re.search(pattern, unread)
-            if found is not None:
-                self.shown += unread
-                return found
-        raise AssertionError(self.shown + unread)
+        deadline_s = time.monotonic() + 60
+        while (found := re.search(pattern, self.unread)) is None:
+            ready, _, _ = select.select([self.keyboard], [], [], max(0.0, deadline_s - time.monotonic()))
+            assert ready, self.shown + self.unread
+            self.unread += os.read(self.keyboard, 65536).decode(errors="replace")
+        self.shown += self.unread[: found.end()]
+        self.unread = self.unread[found.end() :]
+        return found
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -19,8 +19,14 @@ TEXT_SUFFIXES = CODE_SUFFIXES | {".md", ".toml", ".txt", ".yaml", ".yml", ".json
 PRODUCT_ROOMS = ("engine/", "services/", "telemetry/")
 ENTRY_POINT = "services/cli/"
 BANNED_NAMES = {"manager", "helper", "helpers", "util", "utils", "common", "misc"}
-BROAD_EXCEPTS = {"engine/runtime/loop.py": 1, "engine/executor/torch_executor.py": 2, "services/interceptors.py": 1}
-"""The top of the loop, one forward and the end of its thread, and the gRPC interceptor (ADR 5)."""
+BROAD_EXCEPTS = {
+    "engine/runtime/loop.py": 2,
+    "engine/runtime/dumps.py": 1,
+    "engine/runtime/watchdog.py": 1,
+    "engine/executor/torch_executor.py": 2,
+    "services/interceptors.py": 1,
+}
+"""How many each file may have: ADR 5 says what for."""
 PROBING_FILES = {"engine/runtime/stacks.py"}
 """Looks at what others await, whatever they were written in."""
 BROAD = {"Exception", "BaseException"}
@@ -219,7 +225,7 @@ BAD: list[tuple[Checker, str, str]] = [
     (check_broad_except, "engine/a.py", "try:\n    f()\nexcept:\n    pass\n"),
     (check_broad_except, "tests/a.py", "try:\n    f()\nexcept (KeyError, BaseException):\n    pass\n"),
     (check_broad_except, "services/a.py", "with contextlib.suppress(Exception):\n    f()\n"),
-    (check_broad_except, "engine/runtime/loop.py", "try:\n    f()\nexcept Exception:\n    pass\n" * 2),
+    (check_broad_except, "engine/runtime/loop.py", "try:\n    f()\nexcept Exception:\n    pass\n" * 3),
     (check_probing, "engine/a.py", "getattr(x, 'y', None)\n"),
     (check_probing, "engine/a.py", "getattr(self, 'y', None)\n"),
     (check_probing, "engine/a.py", "hasattr(x, 'y')\n"),

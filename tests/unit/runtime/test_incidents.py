@@ -36,3 +36,24 @@ def test_end_when_an_incident_is_over_then_says_when_and_one_that_is_not_kept_is
     incidents.end("gone")
     incidents.attach("gone", "dump")
     assert [(each.time_s, each.over_s) for each in incidents.all()] == [(10.0, 12.5)]
+
+
+def test_incidents_when_many_are_over_then_those_that_are_not_or_have_a_dump_stay() -> None:
+    incidents = Incidents(HandClock())
+    stuck = incidents.open(IncidentKind.FORWARD_STUCK, "")
+    incidents.attach(stuck.incident_id, "dump")
+    incidents.end(stuck.incident_id)
+    leak = incidents.open(IncidentKind.LEAK, "")
+    for _ in range(3 * INCIDENTS_MAX):
+        incidents.end(incidents.open(IncidentKind.FORWARD_FAILED, "").incident_id)
+    kept = [each.incident_id for each in incidents.all()]
+    assert kept[:2] == [stuck.incident_id, leak.incident_id]
+    assert len(kept) == INCIDENTS_MAX
+
+
+def test_dumps_when_one_incident_has_two_then_both_are_kept() -> None:
+    incidents = Incidents(HandClock())
+    incident = incidents.open(IncidentKind.FORWARD_STUCK, "")
+    incidents.attach(incident.incident_id, "first")
+    incidents.attach(incident.incident_id, "second")
+    assert [each.dump for each in incidents.all()] == ["first\n\nsecond"]

@@ -80,12 +80,15 @@ def test_loading_when_it_reports_now_and_then_then_may_take_any_time() -> None:
 
 
 @pytest.mark.parametrize("state", [EngineState.STOPPED, EngineState.FAILED])
-def test_end_when_reached_then_nothing_is_late_any_more(state: EngineState) -> None:
+@pytest.mark.parametrize(("after_s", "is_late"), [(14.5, False), (15.5, True)])
+def test_end_when_the_process_stays_then_it_is_late_by_its_own_limit_and_by_no_other(
+    state: EngineState, after_s: float, is_late: bool
+) -> None:
     vitals, hand = make_vitals()
-    beat(vitals)
+    beat(vitals, InFlight(StepNo(7), Phase.DECODE, vitals.clock.now()), failures=3)
     vitals.enter(state)
-    turn(vitals, hand, 100)
-    assert judge(vitals, CONFIG) is None
+    turn(vitals, hand, after_s)
+    assert found(judge(vitals, CONFIG)) == ((IncidentKind.SLOW_END, Severity.HARD) if is_late else None)
 
 
 @pytest.mark.parametrize(("after_s", "severity"), [(0.9, None), (1.1, Severity.SOFT), (3.1, Severity.HARD)])
@@ -147,6 +150,26 @@ def test_failures_when_one_follows_the_other_then_lost_at_their_limit(failures: 
     vitals, _hand = make_vitals()
     beat(vitals, failures=failures)
     assert found(judge(vitals, CONFIG)) == ((IncidentKind.FAILING, Severity.HARD) if is_lost else None)
+
+
+def test_failures_when_a_forward_is_stuck_as_well_then_its_step_is_told_so_that_its_turns_can_end() -> None:
+    vitals, hand = make_vitals()
+    oldest, progress_s = InFlight(StepNo(7), Phase.DECODE, vitals.clock.now()), vitals.clock.now()
+    turn(vitals, hand, 2.5)
+    vitals.beat = Beat(vitals.clock.now(), 9, progress_s, oldest, 3)
+    trouble = judge(vitals, CONFIG)
+    assert found(trouble) == (IncidentKind.FAILING, Severity.HARD)
+    assert trouble is not None
+    assert trouble.step == 7
+
+
+def test_forward_when_it_is_past_hope_and_the_loop_is_late_too_then_the_worse_one_counts() -> None:
+    vitals, hand = make_vitals()
+    oldest, progress_s = InFlight(StepNo(7), Phase.DECODE, vitals.clock.now()), vitals.clock.now()
+    turn(vitals, hand, 6.5)
+    vitals.beat = Beat(vitals.clock.now(), 9, progress_s, oldest, 0)
+    turn(vitals, hand, 1.5)
+    assert found(judge(vitals, CONFIG)) == (IncidentKind.FORWARD_STUCK, Severity.HARD)
 
 
 def test_pause_when_the_process_was_stopped_for_a_minute_then_nothing_is_late() -> None:

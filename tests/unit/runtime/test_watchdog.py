@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Never
 
 import pytest
 
@@ -33,7 +34,8 @@ class Rig:
     dumps: list[Trip] = field(default_factory=list)
     trips_when_dumped: list[Trip | None] = field(default_factory=list)
     told: list[Severity | None] = field(default_factory=list)
-    lost: list[Trouble] = field(default_factory=list)
+    lost: list[Trip] = field(default_factory=list)
+    left: list[Trouble] = field(default_factory=list)
     incidents: Incidents = field(default_factory=lambda: Incidents(WallClock()))
     vitals: Vitals = field(init=False)
     watchdog: Watchdog = field(init=False)
@@ -41,7 +43,7 @@ class Rig:
     def __post_init__(self) -> None:
         self.vitals = Vitals(AwakeClock(self.hand))
         self.vitals.enter(EngineState.SERVING)
-        hooks = WatchdogHooks(self.dump, self.tell, self.lost.append)
+        hooks = WatchdogHooks(self.dump, self.tell, self.lost.append, self.left.append)
         self.watchdog = Watchdog(self.vitals, self.incidents, self.config, hooks)
 
     def dump(self, trip: Trip) -> str:
@@ -121,11 +123,14 @@ def test_look_when_it_gets_worse_then_a_second_dump_and_after_its_time_the_proce
     rig.look_after(2.0)
     assert rig.told == [Severity.SOFT, Severity.HARD]
     (incident,) = rig.incidents.all()
-    assert incident.dump == "dump 2"
+    assert incident.dump == "dump 1\n\ndump 2", "the first one has the turns that were ended for it"
     assert rig.lost == [], "it has exit_s left to recover"
     for _ in range(3):
         rig.look_after(0.8)
-    assert [trouble.step for trouble in rig.lost] == [7]
+    assert [trip.trouble.step for trip in rig.lost] == [7]
+    assert rig.left == [], "it is given a moment to end its streams"
+    rig.look_after(5.0)
+    assert [trouble.step for trouble in rig.left] == [7]
 
 
 def test_look_when_it_recovers_in_the_last_moment_then_the_process_is_not_lost() -> None:
@@ -157,6 +162,64 @@ def test_look_when_forwards_fail_one_after_the_other_then_hard_at_once() -> None
     assert [each.kind for each in rig.incidents.all()] == [IncidentKind.FAILING]
 
 
+def test_look_when_the_loop_is_stuck_too_then_the_forward_is_not_told_to_be_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    rig = Rig(config=WatchdogConfig(decode_s=1.0, idle_s=1.0, hard_factor=20, tick_s=0.001))
+    rig.send_out(7)
+    rig.look_after(1.5)
+    for _ in range(15):
+        rig.hand.at_s += 0.1
+        rig.vitals.clock.now()
+    rig.watchdog.look()
+    forward, loop = rig.incidents.all()
+    assert (forward.kind, forward.over_s) == (IncidentKind.FORWARD_STUCK, None)
+    assert (loop.kind, loop.over_s) == (IncidentKind.LOOP_STUCK, None)
+    assert "event=watchdog_recovered" not in caplog.text
+    assert None not in rig.told, "nobody heard that all was well"
+    rig.answer()
+    rig.look_after(0.1)
+    assert all(each.over_s is not None for each in rig.incidents.all())
+    assert rig.told[-1] is None
+
+
+def test_look_when_the_loop_is_stuck_for_good_then_the_process_is_left_at_once_when_it_is_due() -> None:
+    rig = Rig(config=WatchdogConfig(idle_s=1.0, hard_factor=2, exit_s=1.0, tick_s=0.001))
+    rig.answer()
+    for _ in range(40):
+        rig.hand.at_s += 0.1
+        rig.watchdog.look()
+    assert rig.left
+    assert rig.left[0].kind is IncidentKind.LOOP_STUCK
+
+
+@pytest.mark.parametrize("name", ["dump", "on_change", "on_lost", "leave", "on_tick"])
+def test_look_when_a_hook_raises_then_told_once_and_the_rest_is_done(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_arguments: object) -> Never:
+        raise MemoryError(name)
+
+    rig = Rig()
+    rig.watchdog = Watchdog(
+        rig.vitals,
+        rig.incidents,
+        CONFIG,
+        replace(WatchdogHooks(rig.dump, rig.tell, rig.lost.append, rig.left.append), **{name: fail}),
+    )
+    rig.send_out(7)
+    for _ in range(16):
+        rig.look_after(1.0)
+    assert caplog.text.count(f"event=watchdog_hook_failed hook={name}: {name}") == 1
+    done = {"dump": len(rig.dumps), "on_change": len(rig.told), "on_lost": len(rig.lost), "leave": bool(rig.left)}
+    expected = {"dump": 2, "on_change": 2, "on_lost": 1, "leave": True}
+    assert {hook: count for hook, count in done.items() if hook != name} == {
+        hook: count for hook, count in expected.items() if hook != name
+    }
+    assert rig.vitals.trip is not None
+
+
 def test_look_when_the_process_was_stopped_then_told_and_nothing_trips(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     rig = Rig(config=WatchdogConfig(decode_s=3.0, idle_s=3.0))
@@ -170,7 +233,9 @@ def test_look_when_the_process_was_stopped_then_told_and_nothing_trips(caplog: p
 def test_thread_when_started_then_looks_by_itself_until_it_is_stopped() -> None:
     tripped = threading.Event()
     vitals = Vitals()
-    hooks = WatchdogHooks(lambda _trip: "dump", lambda _trouble: tripped.set(), lambda _trouble: None)
+    hooks = WatchdogHooks(
+        lambda _trip: "dump", lambda _trouble: tripped.set(), lambda _trip: None, lambda _trouble: None
+    )
     watchdog = Watchdog(vitals, Incidents(WallClock()), WatchdogConfig(loading_s=0.01, tick_s=0.005), hooks)
     watchdog.start()
     assert tripped.wait(5)
