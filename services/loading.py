@@ -81,6 +81,7 @@ def load_model(config: ServeConfig, progress: Progress) -> LoadedModel:
             memory_fraction=config.memory_fraction,
             running_max=config.running_max,
             context_len=config.context_len,
+            num_rows=config.rows,
         ),
         num_rows=config.rows + 1,
         threads=config.threads,

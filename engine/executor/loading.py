@@ -16,7 +16,7 @@ from engine.executor.kv_storage import kv_bytes_per_token
 from engine.executor.memory import FreeMemory, free_memory, show_bytes
 from engine.executor.model_config import ModelConfig, config_from_gguf
 from engine.executor.model_runner import ModelRunner
-from engine.executor.pool_size import PoolPolicy, require_room_for_weights, size_pool
+from engine.executor.pool_size import NoRoomError, PoolPolicy, require_room_for_weights, size_pool
 from engine.executor.torch_executor import TorchExecutor
 from engine.executor.weights import LlamaWeights, Progress, weights_from_gguf
 
@@ -52,7 +52,12 @@ def load_executor(
     progress(0.0, f"reading {path.name}")
     config, read_weights = (_open_hf if path.is_dir() else _open_gguf)(path)
     require_room_for_weights(weight_bytes(config), measure())
-    weights = read_weights(progress)
+    try:
+        weights = read_weights(progress)
+    except RuntimeError as error:  # torch's own way of saying that memory ran out
+        if "can't allocate memory" not in str(error):
+            raise
+        raise NoRoomError(f"the weights do not fit into memory while they are laid out: {error}") from error
     shown = config if name is None else replace(config, name=name)
     bytes_per_token = kv_bytes_per_token(config)
     size = size_pool(pool, model_context_len=config.context_len, bytes_per_token=bytes_per_token, free=measure())

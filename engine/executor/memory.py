@@ -1,11 +1,13 @@
-"""How much memory is free: the machine's, or what a container's limit leaves of it, whichever is less."""
+"""How much memory is free: the machine's, or what a limit of a container or this process leaves, whichever is less."""
 
 import os
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 MACHINE = "machine"
+ADDRESS_SPACE = "this process's address space limit (ulimit -v)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +17,11 @@ class FreeMemory:
     total_bytes: int
     """Of the machine or device."""
     limit_bytes: int
-    """`total_bytes` where no container's limit leaves less."""
+    """`total_bytes` where no limit leaves less."""
     used_bytes: int
     """In use under that limit. What is given back when it is asked for, as the cache of files, is not counted."""
     source: str
-    """Which limit it is: `machine`, `cgroup /sys/fs/cgroup/x/memory.max` or `device cuda:0`."""
+    """Which limit it is: MACHINE, ADDRESS_SPACE, `cgroup /sys/fs/cgroup/x/memory.max` or `device cuda:0`."""
 
     @property
     def available_bytes(self) -> int:
@@ -56,15 +58,24 @@ _V2 = _Files("sys/fs/cgroup", ("memory.max", "memory.high"), "memory.current", "
 _V1 = _Files("sys/fs/cgroup/memory", ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
 
 
-def free_memory(root: Path = Path("/")) -> FreeMemory:
-    """Of this process: the least that the machine and the limits of its control groups, and of all groups that these
-    are in, leave. `root` is where `proc` and `sys` are.
+def address_space_limit() -> int | None:
+    """Bytes that this process may map, the limit in force; None: as many as it likes."""
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes
+
+
+def free_memory(
+    root: Path = Path("/"), read_address_limit: Callable[[], int | None] = address_space_limit
+) -> FreeMemory:
+    """Of this process: the least that the machine, the limits of its control groups and of all groups that these are
+    in, and the limit of its address space leave. `root` is where `proc` and `sys` are.
 
     A file that is not there limits nothing. Where the system does not tell what is in use (it is not Linux), all of
     the machine's memory counts as free.
     """
     machine = _machine(root)
     limits = [limit for files in (_V2, _V1) for limit in _group_limits(root, files, machine.total_bytes)]
+    limits += _address_limits(root, read_address_limit(), machine.total_bytes)
     return min((machine, *limits), key=lambda memory: memory.available_bytes)
 
 
@@ -110,6 +121,13 @@ def _group_limits(root: Path, files: _Files, total_bytes: int) -> Iterator[FreeM
                 yield FreeMemory(total_bytes, limit, max(0, used - reclaimable), source)
 
 
+def _address_limits(root: Path, limit_bytes: int | None, total_bytes: int) -> Iterator[FreeMemory]:
+    """All that is mapped counts as in use, touched or not: so does the kernel count it."""
+    mapped_kib = _numbers(root / "proc/self/status").get("VmSize:")
+    if limit_bytes is not None and mapped_kib is not None:
+        yield FreeMemory(total_bytes, limit_bytes, mapped_kib * 1024, ADDRESS_SPACE)
+
+
 def _group_path(root: Path, *, is_v1: bool) -> str | None:
     """The group that this process is in, as `/proc/self/cgroup` tells it in lines of `number:controllers:path`."""
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -136,7 +154,7 @@ def _groups(mount: Path, path: str | None) -> Iterator[Path]:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Lines of `name number ...`, as in meminfo (kB) and memory.stat (bytes)."""
+    """Lines of `name number ...`, as in meminfo and status (kB) and memory.stat (bytes)."""
     lines = [line.split() for line in _read(path).splitlines()]
     return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from engine.core.ids import pages_for
-from engine.executor.memory import FreeMemory, show_bytes
+from engine.executor.memory import ADDRESS_SPACE, FreeMemory, show_bytes
 
 
 class NoRoomError(Exception):
@@ -20,7 +20,7 @@ class PoolPolicy:
     """How the pool is to be sized:
 
         room   = memory_fraction x what is free once the weights are loaded
-        wished = running_max x context_len tokens, the context cut to the model's, rounded up to whole pages
+        wished = min(running_max, num_rows) x the pages of one context, which is cut to the model's
         pool   = the smaller of both, in whole pages; one page of the room is padding
 
     A room without place for one whole context is refused. With `pool_tokens` that many are wished, and a pool that
@@ -35,6 +35,13 @@ class PoolPolicy:
     """Above 0, at most 1."""
     running_max: int
     context_len: int
+    num_rows: int
+    """Rows that turns can have, the padding row not counted: no more turns run at once."""
+
+    @property
+    def at_once_max(self) -> int:
+        """Turns that can run at once."""
+        return min(self.running_max, self.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +85,10 @@ class _Sizing:
         context_pages = pages_for(self.context_len, self.policy.page_size)
         if context_pages > room_pages:
             raise NoRoomError(self._no_room_text(context_pages))
-        wished_pages = pages_for(self.policy.running_max * self.context_len, self.policy.page_size)
+        # Page by page: two contexts never share one, so what is left of each one's last page is no other's.
+        wished_pages = self.policy.at_once_max * context_pages
         if wished_pages <= room_pages:
-            return self._pool(wished_pages, f"{self.policy.running_max} x context of {self.context_len:,}")
+            return self._pool(wished_pages, self._wished_text())
         return self._pool(room_pages, f"--memory-fraction {self.policy.memory_fraction:g} of what is free")
 
     def _given(self, pool_tokens: int) -> PoolSize:
@@ -111,6 +119,10 @@ class _Sizing:
 
     def _bytes(self, pages: int) -> int:
         return pages * self.policy.page_size * self.bytes_per_token
+
+    def _wished_text(self) -> str:
+        text = f"{self.policy.at_once_max} x context of {self.context_len:,}"
+        return f"{text}, each in whole pages" if self.context_len % self.policy.page_size else text
 
     def _room_text(self) -> str:
         return (
@@ -147,4 +159,6 @@ class _Sizing:
 
 
 def _more_memory(free: FreeMemory) -> str:
+    if free.source == ADDRESS_SPACE:
+        return "raise ulimit -v"
     return "raise the container's limit" if free.is_container_limit else "make more memory free"

@@ -20,7 +20,8 @@ class RuntimeConfig:
     record_bytes_max: int = 64 * 1024 * 1024
     """Most memory for all of them; the oldest go first."""
     full_check_steps: int = 64
-    """Every so many steps the books are checked page by page (1 in tests); their counters every step."""
+    """Every so many steps the books of small pools are checked page by page (1 in tests); of large ones some owners at
+    every step, whatever this says. Their counters every step."""
     expire_interval_s: float = 0.25
     """How often idle sessions are looked at, busy or not."""
     stop_timeout_s: float = 4.0

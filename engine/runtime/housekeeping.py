@@ -35,7 +35,8 @@ class BooksDisagree(InvariantViolation):
 class Housekeeping:
     """Proves the books after each step and when idle. A leak is quarantined and reported, and serving goes on.
 
-    Between steps small pools are checked whole, large ones some owners at a time; when idle, all is checked in slices.
+    Between steps small pools are checked whole, large ones some owners at a time; when idle, all is checked in slices:
+    that of large pools begins once nothing has changed for `expire_interval_s`, since each change makes it begin anew.
     What a slice finds counts when a whole check finds something too, with nothing in between.
 
     Raises BooksDisagree on anything else: a server that can not trust its books must not serve from them.
@@ -50,6 +51,9 @@ class Housekeeping:
         self._is_proven = False
         self._full_units = core.config.pool_pages + core.config.num_rows  # at least, until a full check says it
         self._expired_at_s = clock.now()
+        self._slices = 0  # since all was proven last
+        self._num_changes = core.num_changes
+        self._changed_at_s = clock.now()
 
     def after_command(self) -> None:
         """The core was changed outside a step: the next idle moment has something to prove."""
@@ -58,7 +62,7 @@ class Housekeeping:
     def after_step(self) -> None:
         """Counters after every step, and some owners of large pools.
 
-        All of small pools after every Nth step, and of any where counters are wrong.
+        All of small pools after every `full_check_steps`th step, and of any where counters are wrong.
         """
         self._steps += 1
         self._is_proven = False
@@ -75,17 +79,31 @@ class Housekeeping:
     def when_idle(self) -> bool:
         """One slice of all pools, rows, the tree, sessions and slots: all, once for each time that something happened.
 
-        True when there is more to do: let others have their turn, then come back. False: nothing until the next event.
+        True when there is more to do: let others have their turn, then come back. False: nothing until the next event,
+        or for `expire_interval_s`: a large pool may wait for a quiet moment.
         """
         if self._is_proven:
             return False
+        units = max(self._full_units, self._slices * SLICE_UNITS)  # it may be larger than thought, or begin anew often
+        if units > WHOLE_CHECK_UNITS and not self._is_quiet():
+            return False
         report = self._core.check_slice()
+        self._slices += 1
         if report is None:
             return True
         self._full_units = report.units
+        self._slices = 0
         self._confirm(report)
         self._is_proven = True
         return False
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing has changed for a while."""
+        now_s = self._clock.now()
+        if self._core.num_changes != self._num_changes:
+            self._num_changes = self._core.num_changes
+            self._changed_at_s = now_s
+        return now_s - self._changed_at_s >= self._config.expire_interval_s
 
     def expire(self) -> None:
         """Closes sessions that were idle too long; looks at most once an interval."""

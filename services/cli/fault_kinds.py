@@ -15,3 +15,5 @@ KINDS: dict[str, str] = {
 """Names as on the command line, and what each does."""
 TIMED = ("forward-sleeps", "loop-blocked", "interpreter-held")
 """Those that have a length."""
+ENDING = ("double-owner", "executor-dies")
+"""Those that the server does not survive."""

@@ -30,10 +30,10 @@ _SERVE_HELP: dict[str, str] = {
     "insecure_bind": "allow an address that other machines can reach, although there is no access control yet",
     "page_size": "tokens in a page of KV cache",
     "pool_tokens": "tokens that the KV cache holds, all conversations together; refused when they do not fit into "
-    "--memory-fraction of what is free (default: --running-max x --context-len, or as many whole pages of it as fit; "
-    "at least one whole context has to)",
+    "--memory-fraction of what is free (default: a whole --context-len, in whole pages, for each request that can run "
+    "at once, the lesser of --running-max and --rows; or as many pages of it as fit; one whole context has to)",
     "memory_fraction": "share of the memory that is free once the model is loaded which the KV cache may take, above 0 "
-    "and at most 1; free is what the machine or a container's limit leaves, whichever is less",
+    "and at most 1; free is the least that the machine, a container's limit and `ulimit -v` leave",
     "rows": "requests and sessions that can hold KV at once",
     "context_len": "most tokens of a conversation, cut to what the model can",
     "chunk_tokens": "most prompt tokens of one request computed in a step",
@@ -51,7 +51,8 @@ _SERVE_HELP: dict[str, str] = {
     "history_tokens_max": "most tokens that all sessions together may remember (4 bytes each)",
     "detach_grace_s": "seconds that a turn runs on when its client is lost, so that it can be resumed",
     "reflection": "tell clients such as grpcurl what the services look like",
-    "full_check_steps": "prove all books page by page every so many steps (their sums are checked every step)",
+    "full_check_steps": "prove all books page by page every so many steps, where that takes a few milliseconds only "
+    "(up to some 30,000 pages); larger pools are proven a part at every step, and whole when idle (sums at every step)",
     "drain_s": "seconds that running turns are given to finish when the server is told to stop",
     "health_port": "also answer health probes on this port, with threads of their own: they are answered even when "
     "nothing else is; 0 takes any free port and says which (default: no such port)",

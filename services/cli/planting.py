@@ -5,7 +5,7 @@ import sys
 import grpc
 
 from services.cli.arguments import DEFAULT_TARGET
-from services.cli.fault_kinds import KINDS
+from services.cli.fault_kinds import ENDING, KINDS
 from services.client import TenureError, UnitHistory
 from services.client.faults import FaultOrder, plant_fault
 
@@ -33,16 +33,35 @@ async def plant(target: str, order: FaultOrder) -> int:
 def format_planted(order: FaultOrder, unit: UnitHistory | None, target: str) -> str:
     """What was broken, and how to go on."""
     at = "" if target == DEFAULT_TARGET else f" --target {target}"
-    if unit is not None:
-        name, option = (f"row {unit.unit}", " --rows") if unit.pool == "rows" else (f"{unit.pool} page {unit.unit}", "")
-        return (
-            f"planted {order.kind}: {name}, which belongs to {unit.owner}: {KINDS[order.kind]}\n"
-            f"next: tenure explain {unit.unit}{option}{at}"
-        )
     if order.kind == "none":
         return "planted none: no forward goes wrong on purpose any more"
-    undo = f", and afterwards tenure plant none{at}" if order.kind in _WRONG else ""
-    return f"planted {order.kind}: {_describe(order)}\nnext: tenure incidents{at}{undo}"
+    what = _describe(order)
+    if unit is not None:
+        name = f"row {unit.unit}" if unit.pool == "rows" else f"{unit.pool} page {unit.unit}"
+        owner = str(unit.owner)
+        what = f"{name}, which {'is free' if owner == 'free' else f'belongs to {owner}'}: {what}"
+    return f"planted {order.kind}: {what}\nnext: {_tell_next(order, unit, at)}"
+
+
+def _tell_next(order: FaultOrder, unit: UnitHistory | None, at: str) -> str:
+    """What can be done, and seen, while and after it goes wrong."""
+    if order.kind in ENDING:
+        needs = "" if unit is not None else "a turn, for it goes wrong when one runs; then "
+        return f"{needs}nothing answers any more: its log has the dump, and it ends with exit code 1"
+    if order.kind == "loop-blocked":
+        return f"tenure health on its health port, and when the {order.seconds:g} s are over tenure incidents{at}"
+    if order.kind == "interpreter-held":
+        return f"nothing answers for {order.seconds:g} s, not even its health port; then its log: event=process_paused"
+    if unit is not None:
+        return f"tenure explain {unit.unit}{' --rows' if unit.pool == 'rows' else ''}{at}"
+    return f"a turn, for it goes wrong when one runs; then tenure incidents{at}{_tell_undoing(order, at)}"
+
+
+def _tell_undoing(order: FaultOrder, at: str) -> str:
+    """A count of forwards that go wrong ends by itself."""
+    if order.count == 1:
+        return ""
+    return f", and {'afterwards' if order.count == 0 else 'to end it earlier'} tenure plant none{at}"
 
 
 def _describe(order: FaultOrder) -> str:

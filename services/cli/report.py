@@ -7,6 +7,7 @@ import grpc
 
 from services.cli.arguments import DEFAULT_TARGET, USAGE_CODE
 from services.client import OptionError, TenureError
+from services.client.asking import NO_ANSWER, NO_CONNECTION, TIMEOUT_KEY
 from services.config import is_loopback, to_flag
 
 _OPTIONS = "sampling."
@@ -25,6 +26,8 @@ _ARGUMENTS = {
     "incident_id": "--incident",
 }
 """Fields of requests, and options of the client, that the command line has another name for."""
+_TIMED_OUT = ("timed out", "timeout")
+"""In what the transport says when a connection was neither made nor refused."""
 _MESSAGE_FIELDS = ("text", "text.text", "chat", "chat.messages", "input")
 
 
@@ -53,6 +56,11 @@ def describe_error(error: TenureError, target: str) -> str:
     """In the words of the command line: flags, and not fields of messages."""
     if is_silence(error):
         return describe_silence(error, target)
+    if is_unknown_call(error):
+        return (
+            f"the server at {target} does not know this call: it is older than this command, it is not Tenure, or this "
+            "is a health port, where only `tenure health` is answered"
+        )
     if error.field is None:
         return str(error)
     problem = error.message.removeprefix(f"{error.field}: ")
@@ -71,11 +79,28 @@ def _name_option(option: str) -> str:
 
 def is_silence(error: TenureError) -> bool:
     """Whether nobody answered."""
-    return error.code is grpc.StatusCode.UNAVAILABLE and error.reason == "UNAVAILABLE"
+    return error.reason in ("UNAVAILABLE", NO_ANSWER, NO_CONNECTION)
+
+
+def is_unknown_call(error: TenureError) -> bool:
+    """Whether the server does not have what was called; Tenure's own refusals have a reason of their own."""
+    codes = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND)  # the latter: a service that health is asked of
+    return error.code in codes and error.reason == error.code.name
 
 
 def describe_silence(error: TenureError, target: str) -> str:
     host, _, port = target.rpartition(":")
+    if error.reason == NO_ANSWER:
+        return (
+            f"the server at {target} took the call and has not answered for {error.metadata[TIMEOUT_KEY]} s: its event "
+            "loop is busy or stuck. Its health port (--health-port) is answered even then, unless the whole "
+            "interpreter is held, and its log has a dump once the watchdog trips"
+        )
+    if error.reason == NO_CONNECTION or any(words in error.message.lower() for words in _TIMED_OUT):
+        return (
+            f"nobody at {target} takes the call, nor refuses it: the process is stopped, or it is no gRPC server, or "
+            "the network lets nothing through"
+        )
     if "DNS" in error.message:
         return f"the host of {target} can not be found"
     if target == DEFAULT_TARGET:

@@ -77,16 +77,46 @@ def _format_session(facts: Sequence[SessionFact]) -> str:
     begins = "" if first.what == "opened" else "; its beginning lies further back"
     head = f"session {first.session_id}, number {first.session_number}, {_describe_state(facts)}{begins}"
     times = f"{_local(first.time_s):%Y-%m-%d}, {format_span(last.time_s - first.time_s)} of it:"
-    return f"{head}; {times}\n{format_table([_COLUMNS, *map(_cells, facts)], indent='  ')}"
+    rows = [_cells(fact, told) for fact, told in zip(facts, _tell_all(facts), strict=True)]
+    return f"{head}; {times}\n{format_table([_COLUMNS, *rows], indent='  ')}"
+
+
+def _tell_all(facts: Sequence[SessionFact]) -> list[str]:
+    """As `tell_fact`, but for KV of which the server says `demoted`, though none of it went to the prefix cache.
+
+    That is so when a session is cut to where it has no KV of its own, and when a turn or a fork brings none: only KV
+    that is held can give way.
+    """
+    told = []
+    state: str | None = None
+    for fact in facts:
+        text = tell_fact(fact)
+        if fact.what == "opened":
+            state = "empty"
+        elif fact.what == "kv":
+            if fact.detail == "demoted" and state is not None:
+                if state != "held":
+                    text = "none of its own"
+                elif _is_cut(fact, facts):
+                    text = "none of its own: the session was cut"
+            state = fact.detail
+        told.append(text)
+    return told
+
+
+def _is_cut(demotion: SessionFact, facts: Sequence[SessionFact]) -> bool:
+    """Whether it came with a cut, and without pages that went to the cache. All facts of one command have one time."""
+    same = {fact.what for fact in facts if fact.time_s == demotion.time_s}
+    return "truncated" in same and "demote" not in same
 
 
 def _describe_state(facts: Iterable[SessionFact]) -> str:
     return next((f"closed ({fact.detail})" for fact in facts if fact.what == "closed"), "open")
 
 
-def _cells(fact: SessionFact) -> tuple[str, ...]:
+def _cells(fact: SessionFact, told: str) -> tuple[str, ...]:
     time = _local(fact.time_s).isoformat(timespec="milliseconds")[11:23]
-    return (time, str(fact.step), fact.what.replace("_", " "), fact.turn_id, tell_fact(fact))
+    return (time, str(fact.step), fact.what.replace("_", " "), fact.turn_id, told)
 
 
 def _local(time_s: float) -> datetime:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 import time
 
 from services.cli.arguments import BadInputError
@@ -32,13 +31,8 @@ def run_top(target: str, *, interval_s: float = 1.0, once: bool = False, sort: S
 
 
 async def _show_once(target: str, sort: Sort) -> int:
-    async with connect(target) as client:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                reading = await take_reading(client)
-        except TimeoutError:
-            print(f"tenure: {target} has not answered for {PATIENCE_S:g} s", file=sys.stderr)
-            return 1
+    async with connect(target, answer_timeout_s=PATIENCE_S) as client:
+        reading = await take_reading(client)
     for line in render_frame(View(target, reading, sort), _PLAIN_WIDTH, _PLAIN_HEIGHT):
         print(line.plain.rstrip())
     return 0

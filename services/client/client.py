@@ -9,7 +9,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 
 from protos.v1 import admin_pb2, admin_pb2_grpc, generate_pb2_grpc, incidents_pb2, session_pb2, session_pb2_grpc
-from services.client.errors import answer
+from services.client.asking import Asking
 from services.client.history import History, decode_history
 from services.client.incidents import Incident, decode_incident
 from services.client.inspection import ServerState, UnitHistory, decode_snapshot, decode_unit
@@ -30,21 +30,27 @@ def connect(
     *,
     resume_timeout_s: float = RESUME_TIMEOUT_S,
     on_reconnecting: Callable[[], None] | None = None,
+    answer_timeout_s: float | None = None,
 ) -> "Client":
     """A client of the server at `target`, as in `127.0.0.1:50051`. Use it as `async with connect(...) as client`.
 
     The connection is made with the first call. When it breaks, turns that run are resumed on a new one, for which the
     client tries for `resume_timeout_s`; 0 gives up at once. `on_reconnecting` is called when that takes over a second.
+    Calls that only look at the server are answered within `answer_timeout_s`, or raise TenureError, NO_ANSWER; without
+    it within 5 s, or 30 s where more has to be put together. Raises OptionError for what can not be.
     """
     patience = Patience(resume_timeout_s=resume_timeout_s, on_reconnecting=on_reconnecting)
-    return Client(aio.insecure_channel(target, options=client_options()), patience)
+    return Client(aio.insecure_channel(target, options=client_options()), patience, answer_timeout_s)
 
 
 class Client:
     """Runs turns with and without sessions. Every call raises TenureError when the server says no, or nothing."""
 
-    def __init__(self, channel: aio.Channel, patience: Patience | None = None) -> None:
+    def __init__(
+        self, channel: aio.Channel, patience: Patience | None = None, answer_timeout_s: float | None = None
+    ) -> None:
         self._channel = channel
+        self._asking = Asking(channel, answer_timeout_s)
         self._patience = patience or Patience()
         self._live = LiveTurns()
         self._sessions = session_pb2_grpc.SessionStub(channel)
@@ -78,7 +84,9 @@ class Client:
 
     async def is_serving(self, service: str = "") -> bool:
         """What a probe is told: of `startup`, `liveness` or `readiness`. Also answered on a server's health port."""
-        response = await answer(self._check_health(health_pb2.HealthCheckRequest(service=service)))
+        response = await self._asking.ask(
+            "is_serving", self._check_health, health_pb2.HealthCheckRequest(service=service)
+        )
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     def session(
@@ -120,19 +128,19 @@ class Client:
 
     async def pools(self) -> PoolStats:
         """The server's books."""
-        return decode_pools(await answer(self._admin.PoolStats(admin_pb2.PoolStatsRequest())))
+        return decode_pools(await self._asking.ask("pools", self._admin.PoolStats, admin_pb2.PoolStatsRequest()))
 
     async def check(self) -> CheckReport:
         """Has the server prove its books page by page, now."""
-        return decode_check(await answer(self._admin.Check(admin_pb2.CheckRequest())))
+        return decode_check(await self._asking.ask("check", self._admin.Check, admin_pb2.CheckRequest()))
 
     async def model(self) -> ModelInfo:
         """What is served."""
-        return decode_model(await answer(self._admin.GetModel(admin_pb2.GetModelRequest())))
+        return decode_model(await self._asking.ask("model", self._admin.GetModel, admin_pb2.GetModelRequest()))
 
     async def config(self) -> dict[str, str]:
         """The server's configuration in force."""
-        response = await answer(self._admin.GetConfig(admin_pb2.GetConfigRequest()))
+        response = await self._asking.ask("config", self._admin.GetConfig, admin_pb2.GetConfigRequest())
         return {setting.name: setting.value for setting in response.settings}
 
     async def explain(self, unit: int, pool: str = "full") -> UnitHistory:
@@ -142,36 +150,36 @@ class Client:
             raise OptionError("pool", f"there is none of the kind {pool!r}; there are {', '.join(numbers)}")
         request = admin_pb2.ExplainRequest(pool=numbers[pool])
         set_field(request, "unit", unit)
-        response = await answer(self._admin.Explain(request))
+        response = await self._asking.ask("explain", self._admin.Explain, request)
         return decode_unit(response.history)
 
     async def snapshot(self) -> ServerState:
         """Pools, turns, sessions and steps in flight, at one instant."""
-        return decode_snapshot(await answer(self._admin.Snapshot(admin_pb2.SnapshotRequest())))
+        return decode_snapshot(await self._asking.ask("snapshot", self._admin.Snapshot, admin_pb2.SnapshotRequest()))
 
     async def history(self, last_s: float | None = None, *, with_facts: bool = True) -> History:
         """The last so many seconds, or all that the server remembers: at most an hour."""
         request = admin_pb2.GetHistoryRequest(without_facts=not with_facts)
         set_field(request, "last_s", last_s)
-        return decode_history(await answer(self._admin.GetHistory(request)))
+        return decode_history(await self._asking.ask("history", self._admin.GetHistory, request))
 
     async def incidents(self) -> tuple[Incident, ...]:
         """What went wrong lately, oldest first."""
-        response = await answer(self._admin.ListIncidents(incidents_pb2.ListIncidentsRequest()))
+        response = await self._asking.ask("incidents", self._admin.ListIncidents, incidents_pb2.ListIncidentsRequest())
         return tuple(map(decode_incident, response.incidents))
 
     async def dump(self, incident_id: str | None = None) -> str:
         """All that is known of an incident, or of this moment. Raises TenureError, INCIDENT_UNKNOWN."""
         request = incidents_pb2.DumpRequest()
         set_field(request, "incident_id", incident_id)
-        response = await answer(self._admin.Dump(request))
+        response = await self._asking.ask("dump", self._admin.Dump, request)
         return response.text
 
     async def find_session(self, session_id: str) -> SessionInfo:
         """One open session. Raises TenureError, SESSION_UNKNOWN."""
         request = session_pb2.GetRequest()
         set_field(request, "session_id", session_id)
-        response = await answer(self._sessions.Get(request))
+        response = await self._asking.ask("find_session", self._sessions.Get, request)
         return decode_session(response.session)
 
     async def sessions(self, page_size: int = 0) -> AsyncIterator[SessionInfo]:
@@ -179,7 +187,7 @@ class Client:
         request = session_pb2.ListRequest()
         set_field(request, "page_size", page_size)
         while True:
-            response = await answer(self._sessions.List(request))
+            response = await self._asking.ask("sessions", self._sessions.List, request)
             for info in response.sessions:
                 yield decode_session(info)
             if not response.next_page_token:

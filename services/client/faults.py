@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from grpc import aio
 
 from protos.v1 import faults_pb2, faults_pb2_grpc
-from services.client.errors import answer
+from services.client.asking import Asking
 from services.client.inspection import UnitHistory, decode_unit
 from services.client.options import set_field
 from services.limits import client_options
@@ -35,5 +35,5 @@ async def plant_fault(target: str, order: FaultOrder) -> UnitHistory | None:
     for name, value in (("seconds", order.seconds), ("count", order.count), ("every", order.every)):
         set_field(request, name, value)
     async with aio.insecure_channel(target, options=client_options()) as channel:
-        response = await answer(faults_pb2_grpc.FaultsStub(channel).Plant(request))
+        response = await Asking(channel).ask("plant", faults_pb2_grpc.FaultsStub(channel).Plant, request)
     return decode_unit(response.history) if response.HasField("history") else None

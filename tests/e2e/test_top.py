@@ -13,10 +13,12 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
-from services.client import connect
+from services.client import Client, connect
 from tests.kit.server_process import ready_server
 
 WIDTH, HEIGHT = 90, 30
@@ -65,8 +67,8 @@ class TerminalTop:
         raise AssertionError("\n".join(self.read()))
 
     def read(self) -> list[str]:
-        """What is on the screen by now. Waits for a moment when nothing new is there."""
-        if select.select([self.keyboard], [], [], 0.1)[0]:
+        """What is on the screen, once no more comes for a moment: a picture may come in parts."""
+        while select.select([self.keyboard], [], [], 0.1)[0]:
             self.stream += os.read(self.keyboard, 65536).decode(errors="replace")
         return draw(self.stream)
 
@@ -107,6 +109,12 @@ def draw(stream: str) -> list[str]:
     return [rows.get(idx, "") for idx in range(max(rows, default=-1) + 1)]
 
 
+async def has_whole_second(client: Client) -> bool:
+    """Whether rates can be told of the turns so far: those of a second are, once it is over."""
+    history = await client.history(with_facts=False)
+    return any(sample.moves.get("grant") for sample in history.samples[:-1])
+
+
 @pytest.fixture
 def top(target: str) -> Iterator[TerminalTop]:
     top = TerminalTop(target)
@@ -135,11 +143,25 @@ def test_top_when_no_server_answers_then_once_fails_and_says_so() -> None:
     assert b"no server answers at 127.0.0.1:1" in done.stderr
 
 
+def test_top_when_the_server_has_none_of_our_services_then_once_fails_and_says_what_it_may_be() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        done = subprocess.run(command(f"127.0.0.1:{port}", "--once"), capture_output=True, timeout=120, check=False)
+    finally:
+        server.stop(None).wait()
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert f"the server at 127.0.0.1:{port} does not know this call: it is older".encode() in done.stderr
+
+
 def test_top_when_a_session_has_a_turn_then_both_are_shown_and_markup_is_inert(target: str) -> None:
     async def hold() -> str:
         async with connect(target) as client, client.session("[red]loud[/red]") as session:
             async for _piece in session.turn("Hello!", max_tokens=4):
                 pass
+            while not await has_whole_second(client):  # noqa: ASYNC110 - the server has no event for it
+                await asyncio.sleep(0.1)
             process = await asyncio.create_subprocess_exec(*command(target, "--once"), stdout=subprocess.PIPE)
             shown, _ = await process.communicate()
             return shown.decode()

@@ -123,6 +123,7 @@ def load(directory: Path) -> TorchExecutor:
         pool_tokens=(POOL.pool_pages - 1) * PAGE_SIZE,
         memory_fraction=0.5,
         running_max=1,
+        num_rows=2,
         context_len=64,
     )
     return load_executor(directory, pool=pool, num_rows=3, threads=1, progress=ignore).executor

@@ -48,7 +48,7 @@ def tensors() -> dict[str, NDArray[np.float32]]:
     return {name: source(name) for name in tensor_names(CONFIG)}
 
 
-POLICY = PoolPolicy(page_size=4, pool_tokens=60, memory_fraction=0.5, running_max=2, context_len=30)
+POLICY = PoolPolicy(page_size=4, pool_tokens=60, memory_fraction=0.5, running_max=2, num_rows=2, context_len=30)
 
 
 def roomy() -> FreeMemory:

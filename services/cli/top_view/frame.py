@@ -11,12 +11,16 @@ from services.cli.top_view.owners import render_pools
 from services.cli.top_view.rates import render_rates
 from services.cli.top_view.reading import Reading, Sort
 from services.cli.top_view.tables import render_sessions, render_turns, share_height
-from services.client import History, Incident, PoolStats
+from services.client import History, Incident, PoolStats, ServerState
 
-_LASTING_KINDS = ("forward_stuck", "loop_stuck", "failing", "slow_start", "halted")
+_LASTING_KINDS = ("forward_stuck", "loop_stuck", "failing", "slow_start", "slow_end", "halted")
 """Incidents that keep a server from being ready until they are over."""
+_LENT = "lent"
+"""State of the KV of a session whose turn has it."""
 _BLANKS_FROM_HEIGHT = 30
 """Lower terminals have no blank lines between the parts."""
+_AT_ONCE_S, _EXACT_BELOW_S = 0.05, 10.0
+"""Shorter incidents have no length; that of longer ones is told in whole seconds."""
 _WORDY_WIDTH = 100
 """Wider terminals are told when the server started, too."""
 
@@ -84,7 +88,7 @@ def _render_head(view: View, width: int) -> list[Text]:
     if reading is None:
         return lines
     if reading.stats is not None:
-        lines.append(_render_books(reading.stats, width))
+        lines.append(_render_books(reading.stats, reading.state, width))
     if reading.incidents:
         lines.append(crop(_render_incident(reading.incidents[-1], reading.history), width))
     return lines
@@ -130,7 +134,7 @@ def _find_cause(reading: Reading) -> str:
     return ""
 
 
-def _render_books(stats: PoolStats, width: int) -> Text:
+def _render_books(stats: PoolStats, state: ServerState | None, width: int) -> Text:
     """As many facts as there is room for, the weightiest first."""
     line = Text()
     if stats.balanced:
@@ -139,7 +143,7 @@ def _render_books(stats: PoolStats, width: int) -> Text:
         line.append(" THE BOOKS DO NOT BALANCE ", style="bold white on red")
     facts = [
         f"turns {stats.turns_running} running, {stats.turns_waiting} waiting",
-        f"sessions {format_count(stats.sessions_open)} ({stats.slots_held} held, {stats.slots_demoted} demoted)",
+        f"sessions {format_count(stats.sessions_open)} ({_tell_slots(stats, state)}demoted {stats.slots_demoted})",
         f"{format_count(stats.steps)} steps",
         f"{format_count(stats.checks_run)} checks",
     ]
@@ -150,11 +154,26 @@ def _render_books(stats: PoolStats, width: int) -> Text:
     return line
 
 
+def _tell_slots(stats: PoolStats, state: ServerState | None) -> str:
+    """As `tenure pools` says it, and how many of them a turn has: `with KV 8, 7 of them lent, `."""
+    lent = sum(session.kv_state == _LENT for session in state.sessions) if state is not None else 0
+    # Both were asked at almost the same moment: there may be more by now than there were.
+    of_them = f", {min(lent, stats.slots_held)} of them lent" if lent and stats.slots_held else ""
+    return f"with KV {stats.slots_held}{of_them}, "
+
+
 def _render_incident(incident: Incident, history: History | None) -> Text:
     line = Text().append("incident ", style="red").append(tame(incident.incident_id), style="bold red")
     line.append(f" {tame(incident.kind)}", style="bold red")
     if history is not None:
         line.append(f", {format_span(history.now_s - incident.time_s)} ago", style="red")
-    if incident.over_s is not None and incident.over_s - incident.time_s >= 1:
-        line.append(f", over after {format_span(incident.over_s - incident.time_s)}", style="red")
+    if incident.over_s is not None:
+        line.append(f", over {_tell_length(incident.over_s - incident.time_s)}", style="red")
     return line.append(f": {tame(incident.message)}", style="red")
+
+
+def _tell_length(length_s: float) -> str:
+    """As in `after 42 s`, `after 0.3 s` or `at once`."""
+    if length_s < _AT_ONCE_S:
+        return "at once"
+    return f"after {length_s:.1f} s" if length_s < _EXACT_BELOW_S else f"after {format_span(length_s)}"

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeVar
 
 import grpc
 
-from services.cli.report import is_silence
+from services.cli.report import is_silence, is_unknown_call
 from services.client import History, Incident, ModelInfo, PoolStats, ServerState, TenureError
 
 Sort = Literal["pages", "tokens", "name"]
@@ -54,7 +54,10 @@ class Reading:
 
 
 async def take_reading(server: Server) -> Reading:
-    """Asks for everything at once. Raises TenureError when nobody answers; what is refused is left out."""
+    """Asks for everything at once. What is refused, or not known to an older server, is left out.
+
+    Raises TenureError when nobody answers, and when the server knows nothing of what is asked.
+    """
     refusals: list[TenureError] = []
 
     async def ask(call: Callable[[], Awaitable[_Told]]) -> _Told | None:
@@ -75,5 +78,8 @@ async def take_reading(server: Server) -> Reading:
     for refusal in refusals:
         if is_silence(refusal) or refusal.code in _SILENT_CODES:
             raise refusal
-    reason = refusals[0].reason if refusals else None
+    unknown = [refusal for refusal in refusals if is_unknown_call(refusal)]
+    if unknown and not any((model, stats, state, history, incidents is not None)):
+        raise unknown[0]
+    reason = next((refusal.reason for refusal in refusals if refusal not in unknown), None)
     return Reading(bool(is_ready), model, stats, state, history, incidents or (), reason)

@@ -25,6 +25,7 @@ POLICY = PoolPolicy(
     memory_fraction=DEFAULTS.memory_fraction,
     running_max=DEFAULTS.running_max,
     context_len=DEFAULTS.context_len,
+    num_rows=DEFAULTS.rows,
 )
 BYTES_PER_TOKEN = 46080
 """Of the embedded model: K and V, 30 layers, 3 heads of 64 numbers of 4 bytes."""
@@ -166,3 +167,47 @@ def test_model_when_loaded_under_a_real_limit_then_the_pool_is_sized_from_it_and
     assert str(limited_group) in note
     assert pool_bytes <= 0.5 * LIMIT_BYTES
     assert pool_bytes <= resident_bytes <= LIMIT_BYTES
+
+
+LOAD_MAPPED = """
+import re, resource, sys
+from pathlib import Path
+
+import engine.executor.loading  # torch maps much, before anything is loaded
+from services.config import ServeConfig
+from services.loading import load_model
+
+mapped = re.search(r"VmSize:\\s+(\\d+)", Path("/proc/self/status").read_text())
+limit_bytes = int(mapped[1]) * 1024 + int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+loaded = load_model(ServeConfig(), lambda _fraction, _text: None)
+print(loaded.executor.capabilities.pool_pages, *loaded.notes, sep="\\n")
+loaded.executor.close()
+"""
+
+
+def load_mapped(room_bytes: int) -> subprocess.CompletedProcess[str]:
+    """Loads the embedded model in a process that may map so many bytes more than torch does once it is imported."""
+    command = (sys.executable, "-c", LOAD_MAPPED, str(room_bytes))
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped, and holds a process to its limit")
+def test_model_when_loaded_under_a_limit_of_address_space_then_the_pool_is_sized_from_it() -> None:
+    """MEM-01 (vllm-project/vllm#45086): 16 contexts of 2,048 tokens are 1.4 GiB, far more than the weights leave."""
+    done = load_mapped(GIB)
+    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
+    pages, note = done.stdout.splitlines()
+    assert "(--memory-fraction 0.5 of what is free), " in note
+    assert " free (this process's address space limit (ulimit -v) " in note
+    assert 0 < int(pages) * 16 * BYTES_PER_TOKEN <= 0.5 * GIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped, and holds a process to its limit")
+def test_model_when_a_limit_of_address_space_leaves_no_room_for_its_weights_then_refused_with_what_to_do() -> None:
+    """MEM-01 (vllm-project/vllm#45086): refused before they are read, and not by an allocation that fails."""
+    done = load_mapped(300 * MIB)
+    assert done.returncode == 1
+    refusal = done.stderr.splitlines()[-1]
+    assert "NoRoomError: there is no room for the model: its weights alone need 513.1 MiB, of " in refusal
+    assert refusal.endswith(": choose a smaller model, or raise ulimit -v")

@@ -1,11 +1,14 @@
 """How much memory is free, on trees of files as Linux lays them out."""
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from engine.executor.memory import FreeMemory, free_memory, show_bytes
+from engine.executor.memory import ADDRESS_SPACE, FreeMemory, free_memory, show_bytes
 
 GIB = 1024**3
 MIB = 1024**2
@@ -132,6 +135,54 @@ def test_free_when_the_group_is_told_by_its_path_outside_then_found_inside(
     tmp_path: Path, told: str, files: dict[str, str], source: str
 ) -> None:
     assert free_memory(write(tmp_path, {"proc/self/cgroup": told, **files})).source == f"cgroup {source}"
+
+
+STATUS = {"proc/self/status": f"Name:\ttenure\nVmPeak:\t 9 kB\nVmSize:\t {2 * GIB // 1024} kB\nVmRSS:\t 7 kB\n"}
+
+
+def test_free_when_the_address_space_is_limited_most_then_that_and_what_is_mapped_counts(tmp_path: Path) -> None:
+    root = write(tmp_path, {**STATUS, **IN_V2, **v2("/pods/a", 12 * GIB, 3 * GIB)})
+    free = free_memory(root, lambda: 5 * GIB)
+    assert free == FreeMemory(24 * GIB, 5 * GIB, 2 * GIB, ADDRESS_SPACE)
+    assert not free.is_container_limit
+    assert free.sentence == (
+        "3.0 GiB free (this process's address space limit (ulimit -v) 5.0 GiB less 2.0 GiB in use)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "files"),
+    [(None, STATUS), (23 * GIB, STATUS), (1, {}), (1, {"proc/self/status": "VmRSS: 7 kB\n"})],
+    ids=["none", "leaves more than the machine", "nothing told of what is mapped", "no line of what is mapped"],
+)
+def test_free_when_the_address_space_is_not_what_limits_then_the_machine(
+    tmp_path: Path, limit_bytes: int | None, files: dict[str, str]
+) -> None:
+    assert free_memory(write(tmp_path, files), lambda: limit_bytes) == MACHINE
+
+
+LIMITED = """
+import resource
+from engine.executor.memory import free_memory
+
+resource.setrlimit(resource.RLIMIT_AS, (300 * 2**20, 300 * 2**20))
+free = free_memory()
+print(free.limit_bytes, free.used_bytes, free.source)
+bytearray(free.available_bytes // 2)
+try:
+    bytearray(free.available_bytes + 2**20)
+except MemoryError:
+    print("no more")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped, and holds a process to its limit")
+def test_free_when_a_real_process_is_limited_then_as_much_as_it_says_can_be_had() -> None:
+    done = subprocess.run((sys.executable, "-c", LIMITED), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    told = re.fullmatch(rf"{300 * MIB} (\d+) {re.escape(ADDRESS_SPACE)}\nno more\n", done.stdout)
+    assert told is not None, done.stdout
+    assert 0 < int(told[1]) < 300 * MIB
 
 
 @pytest.mark.parametrize("meminfo", [None, "", "MemTotal: 5 kB\n"])

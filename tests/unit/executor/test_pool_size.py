@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.executor.memory import FreeMemory
+from engine.executor.memory import ADDRESS_SPACE, FreeMemory
 from engine.executor.pool_size import (
     NoRoomError,
     PoolPolicy,
@@ -17,7 +17,7 @@ from engine.executor.pool_size import (
 MIB = 1024**2
 BYTES_PER_TOKEN = 1024
 """1024 tokens a MiB, and 64 pages of 16."""
-POLICY = PoolPolicy(page_size=16, pool_tokens=None, memory_fraction=0.5, running_max=4, context_len=512)
+POLICY = PoolPolicy(page_size=16, pool_tokens=None, memory_fraction=0.5, running_max=4, num_rows=64, context_len=512)
 """Wishes 2048 tokens, 128 pages: 2 MiB and a page for padding."""
 PAGE_BYTES = 16 * BYTES_PER_TOKEN
 
@@ -67,8 +67,8 @@ def test_size_when_the_fraction_is_other_then_so_is_the_pool(fraction: float, pa
 
 
 def test_size_when_the_models_context_is_shorter_then_that_counts() -> None:
-    assert size(64 * MIB, context_len=100).pages == 1 + 25
-    assert size(64 * MIB, replace(POLICY, context_len=100)).pages == 1 + 25
+    assert size(64 * MIB, context_len=96).pages == 1 + 4 * 6
+    assert size(64 * MIB, replace(POLICY, context_len=96)).pages == 1 + 4 * 6
 
 
 def test_size_when_the_context_is_not_of_whole_pages_then_room_for_all_of_it() -> None:
@@ -77,6 +77,21 @@ def test_size_when_the_context_is_not_of_whole_pages_then_room_for_all_of_it() -
     assert size(2 * 3 * PAGE_BYTES, policy).pages == 1 + 2
     with pytest.raises(NoRoomError):
         size(2 * 3 * PAGE_BYTES - 1, policy)
+
+
+@pytest.mark.parametrize(("context_len", "pages"), [(8, 16), (16, 16), (20, 32)])
+def test_size_when_contexts_are_not_of_whole_pages_then_each_gets_its_own(context_len: int, pages: int) -> None:
+    pool = size(64 * MIB, replace(POLICY, context_len=context_len, running_max=16))
+    assert pool.pages == 1 + pages
+    whole = "" if context_len == 16 else ", each in whole pages"
+    assert pool.summary.startswith(f"KV pool: {16 * pages} tokens (16 x context of {context_len}{whole}), ")
+
+
+@pytest.mark.parametrize(("num_rows", "at_once"), [(5, 4), (4, 4), (3, 3), (1, 1)])
+def test_size_when_rows_are_fewer_than_turns_may_run_then_room_for_as_many_as_rows(num_rows: int, at_once: int) -> None:
+    pool = size(64 * MIB, replace(POLICY, num_rows=num_rows))
+    assert pool.pages == 1 + at_once * 32
+    assert pool.summary.startswith(f"KV pool: {at_once * 512:,} tokens ({at_once} x context of 512), ")
 
 
 def test_size_when_just_one_context_fits_then_taken_and_a_byte_less_then_refused_with_the_numbers() -> None:
@@ -109,6 +124,15 @@ def test_refusal_when_the_machine_is_the_limit_then_no_container_is_spoken_of() 
         size_pool(POLICY, model_context_len=4096, bytes_per_token=BYTES_PER_TOKEN, free=machine)
     assert "512.0 KiB free (machine 1.0 MiB less 512.0 KiB in use)" in str(caught.value)
     assert str(caught.value).endswith("--context-len 240; or make more memory free")
+
+
+def test_refusal_when_the_address_space_is_the_limit_then_it_is_what_should_be_raised() -> None:
+    free = FreeMemory(64 * MIB, MIB, MIB // 2, ADDRESS_SPACE)
+    with pytest.raises(NoRoomError) as caught:
+        size_pool(POLICY, model_context_len=4096, bytes_per_token=BYTES_PER_TOKEN, free=free)
+    said = "512.0 KiB free (this process's address space limit (ulimit -v) 1.0 MiB less 512.0 KiB in use)"
+    assert said in str(caught.value)
+    assert str(caught.value).endswith("--context-len 240; or raise ulimit -v")
 
 
 def test_pool_tokens_when_they_just_fit_then_taken_and_a_byte_less_then_refused_with_what_would_fit() -> None:

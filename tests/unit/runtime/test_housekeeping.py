@@ -23,16 +23,21 @@ from engine.runtime.config import RuntimeConfig
 from engine.runtime.housekeeping import WHOLE_CHECK_UNITS, BooksDisagree, Housekeeping, OnLeak
 from tests.kit.busy_core import CONFIG, make_busy_core, run_step, settle
 
+QUIET_S = RuntimeConfig().expire_interval_s
 
-class StillClock:
+
+class HandClock:
     now_s = 0.0
 
     def now(self) -> float:
         return self.now_s
 
 
-def make_housekeeping(core: Core, full_check_steps: int = 1000, on_leak: OnLeak | None = None) -> Housekeeping:
-    return Housekeeping(core, StillClock(), RuntimeConfig(full_check_steps=full_check_steps), on_leak)
+def make_housekeeping(
+    core: Core, full_check_steps: int = 1000, on_leak: OnLeak | None = None, clock: HandClock | None = None
+) -> Housekeeping:
+    config = RuntimeConfig(full_check_steps=full_check_steps)
+    return Housekeeping(core, HandClock() if clock is None else clock, config, on_leak)
 
 
 def rest(housekeeping: Housekeeping) -> int:
@@ -163,7 +168,9 @@ class CheckCounts(Core):
 def test_when_idle_when_the_pool_is_large_then_it_is_proven_in_slices_and_once_only() -> None:
     core = make_large_core(CheckCounts)
     assert isinstance(core, CheckCounts)
-    housekeeping = make_housekeeping(core)
+    clock = HandClock()
+    housekeeping = make_housekeeping(core, clock=clock)
+    clock.now_s = QUIET_S
     slices = rest(housekeeping)
     assert slices > WHOLE_CHECK_UNITS // SLICE_UNITS
     assert core.asked == ["slice"] * slices
@@ -172,21 +179,73 @@ def test_when_idle_when_the_pool_is_large_then_it_is_proven_in_slices_and_once_o
 
 
 def test_when_idle_when_a_command_comes_between_slices_then_it_begins_anew() -> None:
-    core = make_large_core()
-    housekeeping = make_housekeeping(core)
+    core, clock = make_large_core(), HandClock()
+    housekeeping = make_housekeeping(core, clock=clock)
+    clock.now_s = QUIET_S
     slices = rest(housekeeping)
     housekeeping.after_command()
     for _ in range(slices - 1):
         assert housekeeping.when_idle()
     submit(core, 1)
     housekeeping.after_command()
+    assert not housekeeping.when_idle()
+    clock.now_s += QUIET_S
     assert rest(housekeeping) >= slices
+
+
+def open_session(core: Core, housekeeping: Housekeeping, number: int) -> None:
+    core.apply(Open(SessionId(f"s{number}"), streaming=True, idle_timeout_s=1e6), 0.0)
+    housekeeping.after_command()
+
+
+def test_when_idle_when_commands_trickle_in_and_the_pool_is_large_then_it_waits_until_they_end() -> None:
+    core, clock = make_large_core(CheckCounts), HandClock()
+    assert isinstance(core, CheckCounts)
+    housekeeping = make_housekeeping(core, clock=clock)
+    for number in range(20):
+        open_session(core, housekeeping, number)
+        assert not housekeeping.when_idle()
+        clock.now_s += 0.9 * QUIET_S
+        assert not housekeeping.when_idle()
+    assert core.asked == []
+    clock.now_s += 0.11 * QUIET_S
+    slices = rest(housekeeping)
+    assert core.asked == ["slice"] * slices
+    assert slices > WHOLE_CHECK_UNITS // SLICE_UNITS
+
+
+def test_when_idle_when_commands_trickle_in_and_the_pool_is_small_then_it_is_proven_after_each() -> None:
+    core = CheckCounts(CONFIG)
+    housekeeping = make_housekeeping(core)
+    for number in range(3):
+        open_session(core, housekeeping, number)
+        assert rest(housekeeping) == 1
+    assert core.asked == ["slice"] * 3
+
+
+class EndlessCore(CheckCounts):
+    """Its slices do not come to an end."""
+
+    def check_slice(self, units: int = SLICE_UNITS) -> Report | None:
+        super().check_slice(units)
+        return None
+
+
+def test_when_idle_when_a_small_pool_takes_more_slices_than_it_should_then_it_waits_too() -> None:
+    core = EndlessCore(CONFIG)
+    housekeeping = make_housekeeping(core, full_check_steps=1)
+    open_session(core, housekeeping, 0)
+    slices = rest(housekeeping) - 1
+    assert core.asked == ["slice"] * slices
+    assert slices == WHOLE_CHECK_UNITS // SLICE_UNITS + 1
+    housekeeping.after_step()
+    assert core.asked[slices:] == ["full"]
 
 
 def test_expire_when_it_closed_a_session_then_the_next_idle_moment_proves_the_books_again() -> None:
     core = CheckCounts(CONFIG)
     core.apply(Open(SessionId("s"), streaming=True, idle_timeout_s=5.0), 0.0)
-    clock = StillClock()
+    clock = HandClock()
     housekeeping = Housekeeping(core, clock, RuntimeConfig())
     rest(housekeeping)
     core.asked.clear()
@@ -225,11 +284,12 @@ class HeavyCore(CheckCounts):
 
 
 def test_after_step_when_a_whole_check_took_too_long_then_it_goes_on_by_owners_until_an_idle_one_was_shorter() -> None:
-    core = HeavyCore(CONFIG)
-    housekeeping = make_housekeeping(core, full_check_steps=1)
+    core, clock = HeavyCore(CONFIG), HandClock()
+    housekeeping = make_housekeeping(core, full_check_steps=1, clock=clock)
     housekeeping.after_step()
     housekeeping.after_step()
     assert core.asked == ["full", "owners", "busy"]
+    clock.now_s = QUIET_S
     rest(housekeeping)
     core.asked.clear()
     housekeeping.after_step()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from protos.v1 import faults_pb2, faults_pb2_grpc
 from services.backend import Backend, BackendCell
 from services.cli.arguments import DEFAULT_TARGET, USAGE_CODE
 from services.cli.dump import format_incidents, format_time
-from services.cli.fault_kinds import KINDS, TIMED
+from services.cli.fault_kinds import ENDING, KINDS, TIMED
 from services.cli.plant import run_plant
 from services.cli.planting import format_planted, plant
 from services.client import UnitHistory
@@ -99,9 +100,49 @@ def test_format_planted_when_a_page_was_broken_then_the_next_step_explains_it(
     target: str, pool: str, name: str, expected: str
 ) -> None:
     unit = UnitHistory(pool, 17, UnitOwner("session", 3), ())
-    first, second = format_planted(FaultOrder("double-owner", 0.0, 1, 1), unit, target).splitlines()
-    assert first.startswith(f"planted double-owner: {name}, which belongs to session 3: a page that two hold")
+    first, second = format_planted(FaultOrder("leak", 0.0, 1, 1), unit, target).splitlines()
+    assert first.startswith(f"planted leak: {name}, which belongs to session 3: a page that nobody holds any more: ")
     assert second == expected
+
+
+def test_format_planted_when_the_page_was_free_then_nobody_is_named() -> None:
+    unit = UnitHistory("full", 17, UnitOwner("free"), ())
+    told = format_planted(FaultOrder("leak", 0.0, 1, 1), unit, DEFAULT_TARGET)
+    assert told.startswith("planted leak: full page 17, which is free: a page that nobody holds any more: ")
+
+
+def test_format_planted_when_the_server_ends_by_it_then_no_command_that_needs_it_is_told() -> None:
+    unit = UnitHistory("full", 17, UnitOwner("session", 3), ())
+    owned = format_planted(FaultOrder("double-owner", 0.0, 1, 1), unit, ELSEWHERE)
+    died = format_planted(FaultOrder("executor-dies", 0.0, 1, 1), None, ELSEWHERE)
+    end = "nothing answers any more: its log has the dump, and it ends with exit code 1"
+    assert owned.endswith(f"which belongs to session 3: a page that two hold: the server halts\nnext: {end}")
+    assert died.endswith(f"\nnext: a turn, for it goes wrong when one runs; then {end}")
+    assert set(ENDING) == {kind for kind, text in KINDS.items() if "the server halts" in text}
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("loop-blocked", "tenure health on its health port, and when the 20 s are over tenure incidents --target "),
+        ("interpreter-held", "nothing answers for 20 s, not even its health port; then its log: event=process_paused"),
+    ],
+)
+def test_format_planted_when_nothing_answers_for_a_while_then_what_does_and_what_tells_afterwards(
+    kind: str, expected: str
+) -> None:
+    assert f"\nnext: {expected}" in format_planted(FaultOrder(kind, 20.0, 1, 1), None, ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("count", "undoing"),
+    [(0, ", and afterwards tenure plant none"), (1, ""), (3, ", and to end it earlier tenure plant none")],
+)
+def test_format_planted_when_forwards_go_wrong_then_undone_only_where_it_does_not_end_by_itself(
+    count: int, undoing: str
+) -> None:
+    told = format_planted(FaultOrder("forward-raises", 0.0, count, 1), None, DEFAULT_TARGET)
+    assert told.endswith(f"\nnext: a turn, for it goes wrong when one runs; then tenure incidents{undoing}")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +160,7 @@ def test_format_planted_when_no_page_is_concerned_then_what_goes_wrong_is_said(
 ) -> None:
     first, second = format_planted(order, None, DEFAULT_TARGET).splitlines()
     assert first == f"planted {order.kind}: {expected}"
-    assert second.startswith("next: tenure incidents")
-    assert ("tenure plant none" in second) == order.kind.startswith("forward-")
+    assert second.startswith("next: ")
 
 
 def test_format_planted_when_all_is_taken_back_then_there_is_no_next_step() -> None:
@@ -139,6 +179,30 @@ def test_format_incidents_when_there_are_some_then_a_table_and_the_newest_dump()
     assert re.search(r"  id1 +forward_failed +2\.5 s +step 1 failed$", first)
     assert re.search(r"  id3 +forward_failed +- +step 3 failed$", third)
     assert after == "next: tenure dump --incident id2"
+
+
+LEAK = f"nobody lists 1 of pool full: {'release request:2→free step=6; ' * 7}"
+
+
+@pytest.mark.parametrize("width", [40, 100, 140, 200])
+def test_format_incidents_when_a_terminal_is_narrow_then_what_happened_is_cut_to_it_and_how_to_see_all(
+    width: int,
+) -> None:
+    told = [replace(incident(1), message=LEAK), incident(2, has_dump=True)]
+    _, long, short, how, after = format_incidents(told, ELSEWHERE, width).splitlines()
+    begin = long.index("nobody lists")
+    assert len(long) == max(width, begin + 60), "at least 60 characters of it are there"
+    assert long.endswith("...")
+    assert short.endswith("step 2 failed"), "what fits is whole"
+    assert how == f"cut to the width of the terminal; all of it: tenure incidents --target {ELSEWHERE} | cat"
+    assert after == f"next: tenure dump --incident id2 --target {ELSEWHERE}"
+
+
+def test_format_incidents_when_all_fits_or_goes_into_a_pipe_then_nothing_is_cut() -> None:
+    told = [replace(incident(1), message=LEAK)]
+    assert format_incidents(told, ELSEWHERE, 1000) == format_incidents(told, ELSEWHERE, None)
+    assert LEAK.rstrip() in format_incidents(told, ELSEWHERE, None)
+    assert "cut to" not in format_incidents(told, ELSEWHERE, None)
 
 
 def test_format_incidents_when_there_is_none_then_a_line_says_so_and_no_dump_is_offered() -> None:

@@ -47,6 +47,14 @@ def test_describe_error_when_the_host_is_unknown_then_said_so() -> None:
     assert describe_error(NO_HOST, "h:1") == "the host of h:1 can not be found"
 
 
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND])
+def test_describe_error_when_the_server_does_not_know_the_call_then_what_it_may_be(code: grpc.StatusCode) -> None:
+    unknown = TenureError(code.name, "Method not found!", code=code)
+    assert describe_error(unknown, "h:1").startswith("the server at h:1 does not know this call: it is older than ")
+    ours = TenureError("SESSION_UNKNOWN", "there is no session s", code=code)
+    assert describe_error(ours, "h:1") == "SESSION_UNKNOWN: there is no session s"
+
+
 def test_describe_error_when_a_server_gave_its_reason_then_that() -> None:
     error = TenureError("QUEUE_FULL", "too many wait", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
     assert describe_error(error, "h:1") == "QUEUE_FULL: too many wait"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,36 @@ def test_timeline_when_told_then_its_facts_alone_in_order_with_time_step_and_tur
         ["12", "turn", "ended", "t1", "stop,", "3", "generated"],
     ]
     assert all(re.match(r"  \d\d:\d\d:20\.113  12 ", row) for row in rows)
+
+
+def kv_lines(*facts: SessionFact) -> list[str]:
+    """What is told of the KV, fact by fact."""
+    lines = format_timeline(history(facts), "s").splitlines()
+    return [" ".join(line.split()[3:]) for line in lines if line.split()[2:3] == ["kv"]]
+
+
+def test_timeline_when_a_cut_left_no_kv_then_it_is_not_told_as_given_to_the_cache() -> None:
+    before = (fact("opened"), fact("kv", "held", 31), fact("release", "full", units=2))
+    cut = (fact("kv", "demoted"), fact("truncated", "", 12))
+    assert kv_lines(*before, *cut) == ["held, 31 tokens", "none of its own: the session was cut"]
+    later = replace(cut[1], time_s=cut[1].time_s + 1)
+    assert kv_lines(*before, cut[0], later) == ["held, 31 tokens", "demoted"], "it had given way before it was cut"
+    gave_way = fact("demote", "full", units=1)
+    assert kv_lines(*before, gave_way, *cut) == ["held, 31 tokens", "demoted"]
+
+
+def test_timeline_when_held_kv_gave_way_then_demoted_also_where_its_pages_were_in_the_cache_before() -> None:
+    assert kv_lines(fact("opened"), fact("kv", "held", 31), fact("kv", "demoted")) == ["held, 31 tokens", "demoted"]
+
+
+@pytest.mark.parametrize("state", ["lent", "committing", "returning", "empty"])
+def test_timeline_when_a_turn_or_a_fork_brought_no_kv_then_nothing_gave_way(state: str) -> None:
+    assert kv_lines(fact("opened"), fact("kv", state), fact("kv", "demoted")) == [state, "none of its own"]
+    assert kv_lines(fact("opened"), fact("kv", "demoted"), fact("forked", "a", 3)) == ["none of its own"]
+
+
+def test_timeline_when_it_is_not_known_what_was_before_then_as_the_server_says() -> None:
+    assert kv_lines(fact("kv", "demoted")) == ["demoted"]
 
 
 def test_timeline_when_a_name_was_used_again_then_each_session_has_a_part_with_its_number() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from services.cli.books import format_pools
 from services.cli.top_view.frame import View, render_frame
 from services.cli.top_view.reading import Reading
 from tests.kit.readings import INCIDENT, NOW_S, STATS, make_reading, make_session, make_turn
@@ -69,11 +70,30 @@ def test_render_frame_when_an_incident_came_then_its_kind_id_and_age_in_red() ->
     assert all("red" in str(span.style) for span in line.spans)
 
 
-def test_render_frame_when_an_incident_is_over_then_told_after_how_long() -> None:
-    over = replace(INCIDENT, over_s=INCIDENT.time_s + 42)
-    assert "3 min ago, over after 42 s: " in show(make_reading(incidents=(over,)))
-    at_once = replace(INCIDENT, over_s=INCIDENT.time_s)
-    assert "3 min ago: " in show(make_reading(incidents=(at_once,)))
+@pytest.mark.parametrize(
+    ("length_s", "expected"),
+    [
+        (None, ""),
+        (0.0, ", over at once"),
+        (0.3, ", over after 0.3 s"),
+        (9.94, ", over after 9.9 s"),
+        (42.0, ", over after 42 s"),
+        (125.0, ", over after 2 min"),
+    ],
+)
+def test_render_frame_when_an_incident_is_over_then_always_said_and_after_how_long(
+    length_s: float | None, expected: str
+) -> None:
+    over = replace(INCIDENT, over_s=None if length_s is None else INCIDENT.time_s + length_s)
+    assert f"3 min ago{expected}: step 4182 " in show(make_reading(incidents=(over,)))
+
+
+def test_render_frame_when_sessions_have_kv_then_told_as_by_pools_and_how_many_of_them_are_lent() -> None:
+    sessions = (make_session(1, kv_state="lent"), make_session(2, kv_state="lent"), make_session(3))
+    assert STATS.slots_held == 10
+    assert "sessions 3 (with KV 10, 2 of them lent, demoted 2)" in show(make_reading((), sessions))
+    assert "sessions 1 (with KV 10, demoted 2)" in show(make_reading((), sessions[2:]))
+    assert "with KV 10, demoted 2" in format_pools(STATS)
 
 
 def test_render_frame_when_not_ready_then_why_where_it_is_known() -> None:

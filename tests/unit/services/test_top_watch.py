@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -16,6 +17,7 @@ from tests.kit.readings import INCIDENT, make_reading
 
 SILENT = TenureError("UNAVAILABLE", "nobody", code=grpc.StatusCode.UNAVAILABLE)
 LOADING = TenureError("SERVER_LOADING", "wait", code=grpc.StatusCode.UNAVAILABLE)
+UNKNOWN = TenureError("UNIMPLEMENTED", "Method not found!", code=grpc.StatusCode.UNIMPLEMENTED)
 TOLD = make_reading(incidents=(INCIDENT,))
 
 
@@ -112,6 +114,24 @@ async def test_take_reading_when_all_answer_then_all_is_there_and_each_was_asked
     server = FakeServer()
     assert await take_reading(server) == TOLD
     assert server.asked == Counter(("is_ready", "model", "pools", "snapshot", "history", "incidents"))
+
+
+@pytest.mark.parametrize("health", [None, UNKNOWN])
+async def test_take_reading_when_the_server_knows_none_of_it_then_that_is_an_error(health: TenureError | None) -> None:
+    server = FakeServer()
+    server.refused = dict.fromkeys(("model", "pools", "snapshot", "history", "incidents"), UNKNOWN)
+    if health is not None:
+        server.refused["is_ready"] = health
+    with pytest.raises(TenureError) as caught:
+        await take_reading(server)
+    assert caught.value is UNKNOWN
+
+
+async def test_take_reading_when_an_older_server_knows_some_of_it_then_that_is_shown_and_no_cause_made_up() -> None:
+    server = FakeServer()
+    server.refused = dict.fromkeys(("history", "incidents"), UNKNOWN)
+    reading = await take_reading(server)
+    assert reading == replace(TOLD, history=None, incidents=(), refusal=None)
 
 
 async def test_take_reading_when_the_server_loads_then_what_is_refused_is_left_out_and_why_is_told() -> None:
