@@ -125,9 +125,11 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         context: aio.ServicerContext[incidents_pb2.DumpRequest, incidents_pb2.DumpResponse],
     ) -> incidents_pb2.DumpResponse:
         incident_id = request.incident_id if request.HasField("incident_id") else None
-        text = await self._backend.require().engine.dump(incident_id)
+        engine = self._backend.require().engine
+        text = await engine.dump(incident_id)
         if text is None:
-            message = "no dump of such an incident is kept; ListIncidents tells which"
+            is_known = any(each.incident_id == incident_id for each in await engine.incidents())
+            message = "it has no dump, or not any more" if is_known else "nothing is remembered of it"
             reason = EdgeReason.INCIDENT_UNKNOWN.value
-            raise CallError(Problem(grpc.StatusCode.NOT_FOUND, reason, message, "incident_id"))
+            raise CallError(Problem(grpc.StatusCode.NOT_FOUND, reason, f"incident_id: {message}", "incident_id"))
         return incidents_pb2.DumpResponse(text=text)

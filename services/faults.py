@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import logging
 import time
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from protos.v1 import faults_pb2, faults_pb2_grpc
 from services.admin_codec import decode_fault, encode_history
 from services.backend import BackendCell
 from services.errors import invalid_field
+
+_log = logging.getLogger(__name__)
 
 SECONDS_MAX = 600.0
 ANSWER_S = 0.05
@@ -31,6 +34,7 @@ class FaultsServicer(faults_pb2_grpc.FaultsServicer):
         request: faults_pb2.PlantRequest,
         context: aio.ServicerContext[faults_pb2.PlantRequest, faults_pb2.PlantResponse],
     ) -> faults_pb2.PlantResponse:
+        _log.warning("event=fault_planted kind=%s: on purpose, by a caller", _name_of(request.kind))
         if request.kind == faults_pb2.FAULT_KIND_NONE:
             self._arm(None)
             return faults_pb2.PlantResponse()
@@ -57,6 +61,10 @@ class FaultsServicer(faults_pb2_grpc.FaultsServicer):
         elif drill is not None:
             message = "no forward can be made to go wrong: this server's executor takes no faults"
             raise Refusal(RefusalReason.FAULT_IMPOSSIBLE, message, field="fault", value=drill.fault)
+
+
+def _name_of(kind: faults_pb2.FaultKind.ValueType) -> str:
+    return faults_pb2.FaultKind.Name(kind) if kind in faults_pb2.FaultKind.values() else str(kind)
 
 
 def _read_drill(fault: ForwardFault, request: faults_pb2.PlantRequest) -> ForwardDrill:

@@ -149,7 +149,7 @@ async def _guard(call: Awaitable[_Answer], context: "_Context[_Request, _Respons
         return await call
     except aio.InternalError:
         raise  # the call has ended under us: there is nobody to tell
-    except Exception as error:  # one of the three allowed: whatever broke, the client gets a status and we get a line
+    except Exception as error:  # allowed (ADR 5): whatever broke, the client gets a status and we get a line
         problem = _to_problem(error, method)
     return await _abort(context, problem)
 

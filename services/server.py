@@ -159,6 +159,7 @@ class Server:
             age_s=trip.trouble.age_s,
             limit_s=trip.trouble.limit_s,
             taken_by=threading.current_thread().name,
+            time_s=WallClock().now(),
         )
         return dump_engine(None, head)
 

@@ -7,6 +7,7 @@ import asyncio
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 from engine.core.core import Core
@@ -52,7 +53,7 @@ _AT_FAULT: dict[IncidentKind, str] = {
     IncidentKind.FORWARD_STUCK: _MODEL,
     IncidentKind.FORWARD_FAILED: _MODEL,
     IncidentKind.FAILING: _MODEL,
-    IncidentKind.LOOP_STUCK: "what blocks the event loop is at fault, not they; the stack of its thread is below",
+    IncidentKind.LOOP_STUCK: "what blocks the event loop is at fault, not the books; the stack of its thread is below",
     IncidentKind.SLOW_START: "the start itself is slow; the stacks below tell what it waits for",
     IncidentKind.LEAK: "the lost pages are out of circulation, and it goes on",
     IncidentKind.HALTED: "it halted for another reason",
@@ -81,6 +82,8 @@ class DumpHead:
     """How long the process was stopped, all in all."""
     taken_by: str = "the event loop"
     """The thread that tells."""
+    time_s: float = 0.0
+    """When: seconds since 1970."""
     is_torn: bool = False
     """The loop runs meanwhile: what is read may not fit together."""
 
@@ -154,6 +157,7 @@ def _try(name: str, part: Callable[[], list[str]]) -> list[str]:
 def _describe(head: DumpHead, *, is_balanced: bool | None) -> list[str]:
     """What happened, what that means, and of which moment all this is."""
     facts = [
+        f"at={datetime.fromtimestamp(head.time_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
         f"incident={head.incident_id or 'none'}",
         f"kind={head.kind or 'asked_for'}",
         f"state={head.state}",

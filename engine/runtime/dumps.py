@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 
 from engine.core.core import Core
+from engine.runtime.clock import WallClock
 from engine.runtime.dump import DumpHead, dump_engine
 from engine.runtime.incidents import Incident
 from engine.runtime.lifecycle import EngineState
@@ -24,7 +25,10 @@ class Dumps:
         """Whose tasks are told of; None before it runs."""
 
     def of_now(self) -> str:
-        return self._make(self._head("somebody asked for it"))
+        trip = self._vitals.trip
+        if trip is None:
+            return self._make(self._head("somebody asked for it"))
+        return self._make(self._head_of(trip))
 
     def of_halt(self, incident: Incident, error: Exception) -> str:
         head = self._head(incident.message)
@@ -33,8 +37,17 @@ class Dumps:
 
     def of_trip(self, trip: Trip) -> str:
         """Not from the loop: the core is read while nothing changes it, or the dump says otherwise."""
+        head = self._head_of(trip)
+        for _ in range(_TRIES):
+            changes = self._core.num_changes
+            text = self._make(head)
+            if changes % 2 == 0 and self._core.num_changes == changes:
+                return text
+        return self._make(replace(head, is_torn=True))
+
+    def _head_of(self, trip: Trip) -> DumpHead:
         trouble = trip.trouble
-        head = replace(
+        return replace(
             self._head(trouble.message),
             phase=trouble.phase,
             incident_id=trip.incident_id,
@@ -42,12 +55,6 @@ class Dumps:
             age_s=trouble.age_s,
             limit_s=trouble.limit_s,
         )
-        for _ in range(_TRIES):
-            changes = self._core.num_changes
-            text = self._make(head)
-            if changes % 2 == 0 and self._core.num_changes == changes:
-                return text
-        return self._make(replace(head, is_torn=True))
 
     def _head(self, message: str) -> DumpHead:
         vitals = self._vitals
@@ -58,6 +65,7 @@ class Dumps:
             beat=vitals.beat.number if vitals.beat is not None else 0,
             paused_s=vitals.clock.paused_s,
             taken_by=threading.current_thread().name,
+            time_s=WallClock().now(),
         )
 
     def _make(self, head: DumpHead, failure: Exception | None = None) -> str:

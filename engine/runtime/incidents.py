@@ -75,6 +75,11 @@ class Incidents:
             for each in with_dump[:-DUMPS_MAX]:
                 self._change(each.incident_id, dump=None)
 
+    def amend(self, incident_id: str, message: str) -> None:
+        """More is known of it by now."""
+        with self._lock:
+            self._change(incident_id, message=message)
+
     def end(self, incident_id: str) -> None:
         """It is over now."""
         with self._lock:

@@ -24,6 +24,7 @@ from engine.core.events import (
 from engine.core.faults import Fault
 from engine.core.findings import Finding
 from engine.core.ids import Rid
+from engine.core.ownership import PoolKind
 from engine.core.plan import StepOutcome, StepPlan
 from engine.core.provenance import UnitHistory
 from engine.core.turns import Point
@@ -39,6 +40,11 @@ from engine.runtime.turns import LiveTurn, LiveTurns
 from engine.runtime.vitals import Beat, InFlight, Phase, Vitals
 
 _log = logging.getLogger(__name__)
+
+_NAMED_MAX = 8
+"""Units of a leak that its incident names."""
+_REASON_CHARS_MAX = 300
+"""Of why the engine halted, in a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class EngineLoop:
                     raise self._end_all(self._lost)
         except EngineFailed:
             raise
-        except Exception as error:  # one of the three allowed: whatever broke, no reader may be left waiting
+        except Exception as error:  # allowed (ADR 5): whatever broke, no reader may be left waiting
             raise self._halt(error) from error
         finally:
             self._end_all(EngineFailed("the engine's loop was ended"))
@@ -316,14 +322,21 @@ class EngineLoop:
             facts = (incident.incident_id, incident.kind, event.step, event.failure)
             _log.error("event=incident incident_id=%s kind=%s step=%d: %s", *facts)
 
-    def _note_leak(self, leak: Finding, _history: UnitHistory) -> None:
-        incident = self._watched.incidents.open(IncidentKind.LEAK, leak.message)
+    def _note_leak(self, leak: Finding, history: UnitHistory) -> None:
+        """`history`: of its first unit, the quarantine included."""
+        units = ", ".join(map(str, leak.units[:_NAMED_MAX])) + (" and more" if len(leak.units) > _NAMED_MAX else "")
+        last = f": last {history.moves[1]}" if len(history.moves) > 1 else ""
+        what = "row" if leak.pool is PoolKind.ROWS else "page"
+        message = f"{what} {units} of pool {leak.pool} was lost{last}; out of circulation now"
+        incident = self._watched.incidents.open(IncidentKind.LEAK, message)
         self._incident_id = incident.incident_id  # turns that the smaller pool can not hold end next
         _log.error("event=incident incident_id=%s kind=%s pool=%s", incident.incident_id, incident.kind, leak.pool)
 
     def _halt(self, error: Exception) -> EngineFailed:
         """Says why in the log, with a dump, and ends all streams."""
         reason = f"{type(error).__name__}: {error}"
+        if len(reason) > _REASON_CHARS_MAX:
+            reason = f"{reason[:_REASON_CHARS_MAX]}... (the dump has all of it)"
         incident = self._watched.incidents.open(IncidentKind.HALTED, reason)
         _log.critical("event=engine_halted incident_id=%s reason=%s", incident.incident_id, reason, exc_info=error)
         failure = EngineFailed(f"the engine halted: {reason}", incident.incident_id)

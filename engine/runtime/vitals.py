@@ -189,8 +189,9 @@ def _judge_failures(beat: Beat, now_s: float, config: WatchdogConfig, forward: T
     if beat.failures < config.failures_max:
         return None
     message = f"{beat.failures} forwards failed one after the other"
-    age_s, step = now_s - beat.progress_s, forward.step if forward is not None else None
-    return Trouble(IncidentKind.FAILING, Severity.HARD, Phase.IDLE, age_s, 0.0, step, message)
+    age_s = now_s - beat.progress_s
+    step, limit_s = (forward.step, forward.limit_s) if forward is not None else (None, 0.0)
+    return Trouble(IncidentKind.FAILING, Severity.HARD, Phase.IDLE, age_s, limit_s, step, message)
 
 
 def _judge_start(phase: Phase, age_s: float, config: WatchdogConfig) -> Trouble | None:

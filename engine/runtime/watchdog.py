@@ -79,7 +79,7 @@ class Watchdog:
             self._pass_on(trip, trouble)
         elif trouble.severity is not trip.trouble.severity:
             self._worsen(Trip(trip.incident_id, trouble))
-        elif trouble.step != trip.trouble.step:
+        else:
             self._vitals.trip = Trip(trip.incident_id, trouble)
         if trouble.severity is Severity.HARD:
             self._tell_lost()
@@ -98,12 +98,12 @@ class Watchdog:
         self._paused_s = paused_s
 
     def _trip(self, trouble: Trouble) -> None:
-        incident = self._incidents.open(trouble.kind, trouble.message)
+        incident = self._incidents.open(trouble.kind, self._tell(trouble))
         trip = Trip(incident.incident_id, trouble)
         _log.error(
             "event=watchdog_tripped severity=%s incident_id=%s kind=%s phase=%s age_s=%.1f limit_s=%g: %s",
             *(trouble.severity, trip.incident_id, trouble.kind, trouble.phase, trouble.age_s, trouble.limit_s),
-            trouble.message,
+            self._tell(trouble),
         )
         self._try("on_change", lambda: self._hooks.on_change(trouble), None)
         self._dump(trip)
@@ -112,12 +112,21 @@ class Watchdog:
 
     def _worsen(self, trip: Trip) -> None:
         self._vitals.trip = trip
+        self._incidents.amend(trip.incident_id, self._tell(trip.trouble))
         _log.critical(
             "event=watchdog_gave_up incident_id=%s kind=%s age_s=%.1f: %s",
-            *(trip.incident_id, trip.trouble.kind, trip.trouble.age_s, trip.trouble.message),
+            *(trip.incident_id, trip.trouble.kind, trip.trouble.age_s, self._tell(trip.trouble)),
         )
         self._try("on_change", lambda: self._hooks.on_change(trip.trouble), None)
         self._dump(trip)
+
+    def _tell(self, trouble: Trouble) -> str:
+        """What is wrong and, where it is past hope, what comes next."""
+        if trouble.severity is Severity.SOFT:
+            return trouble.message
+        if self._config.exit_s == 0:
+            return f"{trouble.message}; it does not end itself (--watchdog-exit-s 0): start it anew"
+        return f"{trouble.message}; it ends itself in {self._config.exit_s:g} s unless there is progress"
 
     def _pass_on(self, known: Trip, trouble: Trouble) -> None:
         """Something else is wrong now. A stuck forward is over when another one is; all else may go on behind."""

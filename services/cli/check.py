@@ -25,7 +25,7 @@ def format_report(report: CheckReport, num_quarantined: int = 0) -> str:
         lines = ["THE BOOKS DO NOT BALANCE; please report this:", *map(_describe, report.findings)]
     if num_quarantined:
         lines.append(
-            f"OUT OF CIRCULATION: {num_quarantined}, which nobody owned any more; please report it. The server's log "
+            f"OUT OF CIRCULATION: {num_quarantined}, which nobody owned any more; please report it. `tenure incidents` "
             "says which, and `tenure explain` tells the history of each"
         )
     return "\n".join(lines)

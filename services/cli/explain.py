@@ -1,8 +1,14 @@
 """`tenure explain`: who owns a page of a running server, and who did before."""
 
+import asyncio
+from collections.abc import Mapping
+
 from services.cli.run import run_work
 from services.cli.tables import format_table
-from services.client import UnitHistory, connect
+from services.client import Client, TenureError, UnitHistory, UnitOwner, connect
+from services.client.asking import QUICK_S
+
+_SESSION = "session"
 
 
 def run_explain(target: str, unit: int, *, is_row: bool) -> int:
@@ -12,23 +18,45 @@ def run_explain(target: str, unit: int, *, is_row: bool) -> int:
 async def _explain(target: str, unit: int, pool: str) -> int:
     async with connect(target) as client:
         history = await client.explain(unit, pool)
-    print(format_history(history))
+        names = await find_names(client) if _has_session(history) else {}
+    print(format_history(history, names))
     return 0
 
 
-def format_history(history: UnitHistory) -> str:
-    """A line on its owner, then one for each move, newest first."""
-    name = f"row {history.unit}" if history.pool == "rows" else f"{history.pool} page {history.unit}"
-    head = f"{name}: {history.owner}"
+async def find_names(client: Client) -> dict[int, str]:
+    """Of sessions by number, as far as the server remembers them. None is an answer, too: they only go beside it."""
+    try:
+        facts = (await asyncio.wait_for(client.history(), QUICK_S)).facts
+    except (TenureError, TimeoutError):
+        return {}
+    return {fact.session_number: fact.session_id for fact in facts}
+
+
+def format_history(history: UnitHistory, names: Mapping[int, str] | None = None) -> str:
+    """A line on its owner, then one for each move, newest first. `names` of sessions stand beside their numbers."""
+    known = names or {}
+    unit = f"row {history.unit}" if history.pool == "rows" else f"{history.pool} page {history.unit}"
+    head = f"{unit}: {_describe(history.owner, known)}"
     if not history.changes:
         return f"{head}; nobody ever had it"
     rows = [
         (
             f"step {change.step}",
             change.move,
-            f"{change.source} -> {change.target}",
+            f"{_describe(change.source, known)} -> {_describe(change.target, known)}",
             f"trace {change.trace_id}" if change.trace_id else "",
         )
         for change in history.changes
     ]
     return f"{head}; newest move first:\n{format_table(rows, indent='  ')}"
+
+
+def _has_session(history: UnitHistory) -> bool:
+    owners = [history.owner, *(owner for change in history.changes for owner in (change.source, change.target))]
+    return any(owner.kind == _SESSION for owner in owners)
+
+
+def _describe(owner: UnitOwner, names: Mapping[int, str]) -> str:
+    """As in `session 9 (user-0-3)`, or without a name `session 9`."""
+    name = names.get(owner.number) if owner.kind == _SESSION else None
+    return f"{owner} ({name})" if name else str(owner)

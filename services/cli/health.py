@@ -5,10 +5,11 @@ from services.cli.tables import format_table
 from services.client import connect
 
 _MEANINGS = {
-    "startup": "it has begun to serve",
-    "liveness": "it is alive; otherwise it should be started anew",
-    "readiness": "it takes work",
+    "startup": ("it has begun to serve", "it has not begun to serve yet"),
+    "liveness": ("it is alive", "it is lost: start it anew if it does not end by itself"),
+    "readiness": ("it takes work", "it takes no work now: tenure incidents says why"),
 }
+"""Of yes, and of NO."""
 
 
 def run_health(target: str) -> int:
@@ -24,4 +25,9 @@ async def _health(target: str) -> int:
 
 def format_health(told: dict[str, bool]) -> str:
     """A line for each service."""
-    return format_table([(service, "yes" if is_so else "NO", _MEANINGS[service]) for service, is_so in told.items()])
+    return format_table([_cells(service, is_so) for service, is_so in told.items()])
+
+
+def _cells(service: str, is_so: bool) -> tuple[str, str, str]:
+    means_yes, means_no = _MEANINGS[service]
+    return (service, "yes", means_yes) if is_so else (service, "NO", means_no)

@@ -28,7 +28,8 @@ def _add_snapshot(parser: argparse.ArgumentParser) -> None:
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Has a running server prove, page by page, that every page of its KV cache has exactly one owner. "
-        "The exit code is 1 when something does not hold."
+        "The exit code is 1 when something does not hold. Pages out of circulation are told and are no failure: a "
+        "script that cares looks at `tenure pools`."
     )
     add_target(parser)
     parser.set_defaults(run=_run_check)
@@ -90,7 +91,9 @@ def _add_health(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_incidents(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Lists what went wrong on a running server lately, oldest first."
+    parser.description = (
+        "Lists what went wrong on a running server lately, oldest first, whether it goes on, and where to look next."
+    )
     add_target(parser)
     parser.set_defaults(run=_run_incidents)
 

@@ -30,10 +30,18 @@ def format_pool_history(history: History) -> str:
 
 
 def _format_pool(pool: Pool, stretches: list[Stretch], *, with_work: bool) -> str:
-    size = f"{pool.kind}: {pool.total:,} pages of {pool.page_size}" if pool.page_size else f"{pool.total:,} {pool.kind}"
+    gap = "\n" if pool.quarantined else " "  # in one line it would be wider than the chart
     shown_s, each_s = sum(stretch.seconds for stretch in stretches), stretches[-1].seconds
-    head = f"{size}; the last {format_span(shown_s)}, {each_s:g} s a line, with the books of its fullest second"
+    times = f"the last {format_span(shown_s)}, {each_s:g} s a line, with the books of its fullest second"
+    head = f"{_describe_size(pool)};{gap}{times}"
     return f"{head}\n{format_chart(pool.kind, stretches, with_work=with_work)}"
+
+
+def _describe_size(pool: Pool) -> str:
+    """All units, also those out of circulation, for the rows of the chart add up to them."""
+    whole = pool.total + pool.quarantined
+    size = f"{pool.kind}: {whole:,} pages of {pool.page_size}" if pool.page_size else f"{whole:,} {pool.kind}"
+    return f"{size}, {pool.quarantined:,} of them out of circulation" if pool.quarantined else size
 
 
 def format_totals(history: History) -> str:

@@ -1,7 +1,7 @@
 """`tenure timeline`: what happened to one session of a running server, in order."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from services.cli.run import run_work
@@ -12,6 +12,7 @@ from services.client.history import History, SessionFact
 
 _COLUMNS = ("time", "step", "what", "turn", "")
 _NAMES_MAX = 8
+_BY_CALL = "by a call of Session.Truncate"
 
 
 def run_timeline(target: str, session_id: str, last_s: float | None) -> int:
@@ -61,7 +62,7 @@ def tell_fact(fact: SessionFact) -> str:
         case "forked":
             return f"from {fact.detail}, {tokens} of history"
         case "truncated":
-            return f"to {tokens}"
+            return f"to {tokens}, {_BY_CALL}"
         case "opened" | "forgotten":
             return fact.detail
         case _:
@@ -72,36 +73,102 @@ def _facts_of(history: History, session_id: str) -> list[SessionFact]:
     return [fact for fact in history.facts if fact.session_id == session_id]
 
 
-def _format_session(facts: Sequence[SessionFact]) -> str:
+def _format_session(told: Sequence[SessionFact]) -> str:
+    facts = put_cuts_first(told)
     first, last = facts[0], facts[-1]
     begins = "" if first.what == "opened" else "; its beginning lies further back"
     head = f"session {first.session_id}, number {first.session_number}, {_describe_state(facts)}{begins}"
     times = f"{_local(first.time_s):%Y-%m-%d}, {format_span(last.time_s - first.time_s)} of it:"
-    rows = [_cells(fact, told) for fact, told in zip(facts, _tell_all(facts), strict=True)]
-    return f"{head}; {times}\n{format_table([_COLUMNS, *rows], indent='  ')}"
+    rows = [_cells(fact, text) for fact, text in zip(facts, _tell_all(facts), strict=True)]
+    alive = (f"  turn {turn_id} {does}" for turn_id, does in find_alive(facts).items())
+    return "\n".join((f"{head}; {times}", format_table([_COLUMNS, *rows], indent="  "), *alive))
+
+
+def put_cuts_first(facts: Sequence[SessionFact]) -> list[SessionFact]:
+    """Turns that were forgotten because of a cut come right after it, and not before, as the server has them."""
+    cut_times_s = {fact.time_s for fact in facts if fact.what == "truncated"}
+    forgotten = [fact for fact in facts if fact.what == "forgotten" and fact.time_s in cut_times_s]
+    ordered: list[SessionFact] = []
+    for fact in facts:
+        if fact not in forgotten:
+            ordered.append(fact)
+        if fact.what == "truncated":
+            ordered += [taken for taken in forgotten if taken.time_s == fact.time_s]
+    return ordered
+
+
+def find_alive(facts: Iterable[SessionFact]) -> dict[str, str]:
+    """Turns that have not ended, by id: `waits` before it is admitted and once it gave its KV back, else `runs`."""
+    alive: dict[str, str] = {}
+    for fact in facts:
+        match fact.what:
+            case "turn_accepted" | "turn_retracted":
+                alive[fact.turn_id] = "waits"
+            case "turn_admitted":
+                alive[fact.turn_id] = "runs"
+            case "turn_ended":
+                alive.pop(fact.turn_id, None)
+    return alive
 
 
 def _tell_all(facts: Sequence[SessionFact]) -> list[str]:
-    """As `tell_fact`, but for KV of which the server says `demoted`, though none of it went to the prefix cache.
+    """As `tell_fact`, but for what the facts before it say better."""
+    told = zip(facts, _tell_cuts(facts), _tell_lost_kv(facts), strict=True)
+    return [cut or lost or tell_fact(fact) for fact, cut, lost in told]
+
+
+def _tell_cuts(facts: Iterable[SessionFact]) -> Iterator[str | None]:
+    """Whence a session was cut, where that is known, and which turns went with that; None for other facts.
+
+    A session that is a tree of turns has no one length.
+    """
+    history_len: int | None = None
+    cut_s: float | None = None
+    is_tree = False
+    for fact in facts:
+        is_tree = is_tree or (fact.what, fact.detail) == ("opened", "ordinary")
+        if fact.what == "truncated" and history_len is not None:
+            yield f"from {history_len:,} {tell_fact(fact)}"
+        elif fact.what == "forgotten" and fact.time_s == cut_s:  # all facts of one command have one time
+            yield f"{fact.detail} with it"
+        else:
+            yield None
+        cut_s = fact.time_s if fact.what == "truncated" else cut_s
+        history_len = None if is_tree else _find_history_len(fact, history_len)
+
+
+def _tell_lost_kv(facts: Sequence[SessionFact]) -> Iterator[str | None]:
+    """For KV of which the server says `demoted`, though none of it went to the prefix cache; None for other facts.
 
     That is so when a session is cut to where it has no KV of its own, and when a turn or a fork brings none: only KV
     that is held can give way.
     """
-    told = []
     state: str | None = None
     for fact in facts:
-        text = tell_fact(fact)
+        told = None
         if fact.what == "opened":
             state = "empty"
         elif fact.what == "kv":
             if fact.detail == "demoted" and state is not None:
                 if state != "held":
-                    text = "none of its own"
+                    told = "none of its own"
                 elif _is_cut(fact, facts):
-                    text = "none of its own: the session was cut"
+                    told = "none of its own: the session was cut"
             state = fact.detail
-        told.append(text)
-    return told
+        yield told
+
+
+def _find_history_len(fact: SessionFact, before: int | None) -> int | None:
+    """Of a streaming session after that fact; `before` it, None is unknown."""
+    match fact.what:
+        case "opened":
+            return 0
+        case "history" | "forked" | "truncated":
+            return fact.tokens
+        case "turn_accepted":
+            return fact.tokens - _read_numbers(fact.detail)["new"]
+        case _:
+            return before
 
 
 def _is_cut(demotion: SessionFact, facts: Sequence[SessionFact]) -> bool:

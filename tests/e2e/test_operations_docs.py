@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.arguments import DEFAULT_TARGET
+from services.cli.dump import DRILL
 from services.cli.main import build_parser
 from services.client import connect
 from services.client.asking import QUICK_S
@@ -103,12 +104,17 @@ def test_first_story_when_a_page_is_lost_then_each_command_says_what_is_told() -
         pools = tenure("pools", *at)
         assert (pools.returncode, pools.stdout.rstrip().endswith("; QUARANTINED 1")) == (0, True), pools.stdout
         assert re.search(r"^full \(pages of 16\) .* = 127$", pools.stdout, re.MULTILINE), pools.stdout
-        assert re.search(r"^.* leak +-  +nobody lists 1 of pool full ", tenure("incidents", *at).stdout, re.MULTILINE)
+        *_, lost, explain, drill = tenure("incidents", *at).stdout.splitlines()
+        assert re.search(rf" leak +contained +- +page {page[1]} of pool full was lost", lost)
+        assert explain == f"next: tenure explain {page[1]} {' '.join(at)}"
+        assert drill == DRILL
         explained = tenure("explain", page[1], *at).stdout.splitlines()
         assert explained[0] == f"full page {page[1]}: quarantined; newest move first:"
         assert [line.split()[2] for line in explained[1:4]] == ["quarantine", "release", "grant"]
         assert "OUT OF CIRCULATION: 1" in tenure("check", *at).stdout
+        assert tenure("dump", *at).stdout.splitlines()[-1] == DRILL
         history = tenure("pools", "--history", *at).stdout
+        assert history.startswith("full: 128 pages of 16, 1 of them out of circulation;\n")
         assert re.search(r"^  moves .*\bquarantine 1\b", history, re.MULTILINE), history
         assert f"event=kv_leak pool=full units={page[1]} " in server.output()
 
@@ -138,8 +144,8 @@ async def test_second_story_when_the_context_was_cut_and_the_name_used_again_the
         "history  t1  57 tokens: the turn is a part of it",
         "turn accepted  t2  context 73 tokens = 57 of history + 16 new",
         "history  t2  57 tokens: the turn is not a part of it",
-        "forgotten  t1",
-        "truncated  to 12 tokens",
+        "truncated  from 57 to 12 tokens, by a call of Session.Truncate",
+        "forgotten  t1 with it",
         "turn accepted  t3  context 28 tokens = 12 of history + 16 new",
         "history  t3  36 tokens: the turn is a part of it",
     ]

@@ -120,6 +120,9 @@ async def _fail_until_gone(stage: Stage) -> list[str]:
             break
         endings.append(ending)
         await asyncio.sleep(0.1)
+    # The last one may run when the engine is told that it is lost, which ends it under the incident of all.
+    if endings and endings[-1].reason == "ENGINE_FAILED":
+        one_incident([endings.pop()], "ENGINE_FAILED")
     return [one_incident([ending], "FORWARD_FAILED") for ending in endings]
 
 

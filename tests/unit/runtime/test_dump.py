@@ -190,8 +190,8 @@ def test_dump_engine_when_a_forward_is_stuck_then_the_model_and_not_the_books_is
     ]
     facts = " ".join(line.removeprefix("why:").strip() for line in lines_of(text, "why")[2:])
     assert facts == (
-        "incident=a1b2c3 kind=forward_stuck state=serving phase=decode age=31.0s limit=30s beat=812 paused=0.0s "
-        "taken_by='tenure-watchdog'"
+        "at=1970-01-01T00:00:00Z incident=a1b2c3 kind=forward_stuck state=serving phase=decode age=31.0s limit=30s "
+        "beat=812 paused=0.0s taken_by='tenure-watchdog'"
     )
     assert "which tells this" in text
 
@@ -215,7 +215,7 @@ def test_dump_engine_when_made_for_any_incident_then_a_line_says_what_that_means
 def test_dump_engine_when_it_was_asked_for_then_nothing_is_at_fault() -> None:
     why = lines_of(dump_engine(make_busy_core(), ASKED), "why")
     assert why[:2] == ["why: asked for", "why: the books balance"]
-    assert why[2].startswith("why: incident=none kind=asked_for state=serving phase=idle")
+    assert why[2].startswith("why: at=1970-01-01T00:00:00Z incident=none kind=asked_for state=serving phase=idle")
 
 
 class Torn(Core):

@@ -123,6 +123,7 @@ def test_look_when_it_gets_worse_then_a_second_dump_and_after_its_time_the_proce
     rig.look_after(2.0)
     assert rig.told == [Severity.SOFT, Severity.HARD]
     (incident,) = rig.incidents.all()
+    assert incident.message.endswith("; it ends itself in 1 s unless there is progress")
     assert incident.dump == "dump 1\n\ndump 2", "the first one has the turns that were ended for it"
     assert rig.lost == [], "it has exit_s left to recover"
     for _ in range(3):
@@ -150,6 +151,8 @@ def test_look_when_told_to_stay_then_a_lost_engine_waits_to_be_ended_by_others()
     for _ in range(20):
         rig.look_after(1.0)
     assert (rig.told, rig.lost) == ([Severity.SOFT, Severity.HARD], [])
+    (incident,) = rig.incidents.all()
+    assert incident.message.endswith("; it does not end itself (--watchdog-exit-s 0): start it anew")
 
 
 def test_look_when_forwards_fail_one_after_the_other_then_hard_at_once() -> None:

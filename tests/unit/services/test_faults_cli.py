@@ -14,7 +14,7 @@ from engine.runtime.handle import EngineHandle
 from protos.v1 import faults_pb2, faults_pb2_grpc
 from services.backend import Backend, BackendCell
 from services.cli.arguments import DEFAULT_TARGET, USAGE_CODE
-from services.cli.dump import format_incidents, format_time
+from services.cli.dump import describe_state, format_incidents, format_time
 from services.cli.fault_kinds import ENDING, KINDS, TIMED
 from services.cli.plant import run_plant
 from services.cli.planting import format_planted, plant
@@ -168,17 +168,62 @@ def test_format_planted_when_all_is_taken_back_then_there_is_no_next_step() -> N
     assert told == "planted none: no forward goes wrong on purpose any more"
 
 
-def incident(number: int, *, over_s: float | None = None, has_dump: bool = False) -> Incident:
-    return Incident(f"id{number}", 1000.0 + number, "forward_failed", f"step {number} failed", over_s, has_dump)
+NOW_S = 1130.0
+
+
+def incident(
+    number: int, *, kind: str = "forward_failed", over_s: float | None = None, has_dump: bool = False
+) -> Incident:
+    return Incident(f"id{number}", 1000.0 + number, kind, f"step {number} failed", over_s, has_dump)
+
+
+def lost(number: int, unit: str) -> Incident:
+    return replace(incident(number, kind="leak"), message=f"{unit} of pool full was lost; out of circulation now")
 
 
 def test_format_incidents_when_there_are_some_then_a_table_and_the_newest_dump() -> None:
-    told = format_incidents([incident(1, over_s=1003.5, has_dump=True), incident(2, has_dump=True), incident(3)])
-    heads, first, _, third, after = told.splitlines()
-    assert heads.split() == ["time", "incident", "kind", "over", "after", "what", "happened"]
-    assert re.search(r"  id1 +forward_failed +2\.5 s +step 1 failed$", first)
-    assert re.search(r"  id3 +forward_failed +- +step 3 failed$", third)
+    told = [incident(1, over_s=1003.5, has_dump=True), incident(2, has_dump=True), incident(3)]
+    heads, first, _, third, after = format_incidents(told, NOW_S).splitlines()
+    assert heads.split() == ["time", "incident", "kind", "state", "dump", "what", "happened"]
+    assert re.search(r"  id1 +forward_failed +over after 2\.5 s +yes +step 1 failed$", first)
+    assert re.search(r"  id3 +forward_failed +- +- +step 3 failed$", third)
     assert after == "next: tenure dump --incident id2"
+
+
+@pytest.mark.parametrize(
+    ("told", "state"),
+    [
+        (incident(10, kind="loop_stuck", over_s=1013.4), "over after 3.4 s"),
+        (incident(10, kind="loop_stuck", over_s=1009.0), "over after 0.0 s"),
+        (incident(10, kind="forward_stuck"), "not over, 2 min"),
+        (incident(120, kind="loop_stuck"), "not over, 10 s"),
+        (incident(10, kind="failing"), "not over, 2 min"),
+        (incident(10, kind="slow_start"), "not over, 2 min"),
+        (incident(200, kind="slow_end"), "not over, 0 s"),
+        (incident(10, kind="leak"), "contained"),
+        (incident(10, kind="halted"), "-"),
+    ],
+)
+def test_describe_state_when_of_any_kind_then_whether_it_goes_on(told: Incident, state: str) -> None:
+    assert describe_state(told, NOW_S) == state
+
+
+@pytest.mark.parametrize(
+    ("unit", "command"),
+    [("page 53", "explain 53"), ("page 53, 7 and more", "explain 53"), ("row 4", "explain 4 --rows")],
+)
+def test_format_incidents_when_pages_were_lost_then_the_newest_is_explained_before_the_newest_dump(
+    unit: str, command: str
+) -> None:
+    told = [incident(1, has_dump=True), lost(2, "page 5"), lost(3, unit), incident(4)]
+    assert format_incidents(told, NOW_S, ELSEWHERE).splitlines()[5:] == [
+        f"next: tenure {command} --target {ELSEWHERE}",
+        f"next: tenure dump --incident id1 --target {ELSEWHERE}",
+    ]
+
+
+def test_format_incidents_when_the_server_names_no_page_then_none_is_explained() -> None:
+    assert "next:" not in format_incidents([replace(lost(1, "page 5"), message=LEAK)], NOW_S)
 
 
 LEAK = f"nobody lists 1 of pool full: {'release request:2→free step=6; ' * 7}"
@@ -189,7 +234,7 @@ def test_format_incidents_when_a_terminal_is_narrow_then_what_happened_is_cut_to
     width: int,
 ) -> None:
     told = [replace(incident(1), message=LEAK), incident(2, has_dump=True)]
-    _, long, short, how, after = format_incidents(told, ELSEWHERE, width).splitlines()
+    _, long, short, how, after = format_incidents(told, NOW_S, ELSEWHERE, width).splitlines()
     begin = long.index("nobody lists")
     assert len(long) == max(width, begin + 60), "at least 60 characters of it are there"
     assert long.endswith("...")
@@ -200,14 +245,14 @@ def test_format_incidents_when_a_terminal_is_narrow_then_what_happened_is_cut_to
 
 def test_format_incidents_when_all_fits_or_goes_into_a_pipe_then_nothing_is_cut() -> None:
     told = [replace(incident(1), message=LEAK)]
-    assert format_incidents(told, ELSEWHERE, 1000) == format_incidents(told, ELSEWHERE, None)
-    assert LEAK.rstrip() in format_incidents(told, ELSEWHERE, None)
-    assert "cut to" not in format_incidents(told, ELSEWHERE, None)
+    assert format_incidents(told, NOW_S, ELSEWHERE, 1000) == format_incidents(told, NOW_S, ELSEWHERE, None)
+    assert LEAK.rstrip() in format_incidents(told, NOW_S, ELSEWHERE, None)
+    assert "cut to" not in format_incidents(told, NOW_S, ELSEWHERE, None)
 
 
 def test_format_incidents_when_there_is_none_then_a_line_says_so_and_no_dump_is_offered() -> None:
-    assert format_incidents([]) == "nothing went wrong lately"
-    assert "tenure dump" not in format_incidents([incident(1)])
+    assert format_incidents([], NOW_S) == "nothing went wrong lately"
+    assert "tenure dump" not in format_incidents([incident(1)], NOW_S)
 
 
 def test_format_time_when_told_then_to_the_second_with_the_zone() -> None:

@@ -121,6 +121,13 @@ def test_history_when_there_are_rows_too_then_work_is_told_once() -> None:
     assert text.count("steps/s") == 1
 
 
+def test_history_when_pages_are_out_of_circulation_then_the_head_counts_them_as_the_rows_do() -> None:
+    text = format_pool_history(history(sample(1, pool(session=3, quarantined=4, total=64))))
+    assert text.startswith("full: 64 pages of 16, 4 of them out of circulation;\nthe last 1 s, ")
+    row = text.splitlines()[4].split()
+    assert sum(map(int, row[2:5])) == 64, row
+
+
 def test_totals_when_shown_then_counts_by_reason_and_tokens_by_source() -> None:
     lines = format_totals(history()).splitlines()
     assert lines[0].endswith("2 min ago:")

@@ -1,7 +1,8 @@
-"""What `tenure sessions`, `check`, `explain` and `snapshot` show."""
+"""What `tenure sessions`, `check`, `explain`, `health` and `snapshot` show."""
 
 from services.cli.check import format_report
 from services.cli.explain import format_history
+from services.cli.health import format_health
 from services.cli.sessions import describe_lengths, format_sessions
 from services.cli.snapshot import format_state
 from services.client import (
@@ -42,7 +43,10 @@ def test_format_report_when_clean_then_one_line_with_the_count() -> None:
 
 
 def test_format_report_when_units_are_quarantined_then_loud() -> None:
-    assert "OUT OF CIRCULATION: 2" in format_report(CheckReport((), 7), num_quarantined=2).splitlines()[1]
+    told = format_report(CheckReport((), 7), num_quarantined=2).splitlines()[1]
+    assert "OUT OF CIRCULATION: 2" in told
+    assert "`tenure incidents`" in told
+    assert "`tenure explain`" in told
 
 
 def test_format_report_when_something_was_found_then_a_line_for_each() -> None:
@@ -66,6 +70,29 @@ def test_format_history_when_it_has_moves_then_owner_step_and_trace_of_each_newe
         "full page 7: quarantined; newest move first:",
         "  step 12  quarantine  free -> quarantined",
         "  step 9   grant       free -> request 5    trace 4bf92f3577b34da6a3ce929d0e0e4736",
+    ]
+
+
+def test_format_history_when_names_of_sessions_are_known_then_they_stand_beside_their_numbers() -> None:
+    request, nine, five = UnitOwner("request", 9), UnitOwner("session", 9), UnitOwner("session", 5)
+    changes = (OwnershipChange("park", request, nine, 8, ""), OwnershipChange("lend", five, request, 7, ""))
+    assert format_history(UnitHistory("full", 7, nine, changes), {9: "user-0-3"}).splitlines() == [
+        "full page 7: session 9 (user-0-3); newest move first:",
+        "  step 8  park  request 9 -> session 9 (user-0-3)",
+        "  step 7  lend  session 5 -> request 9",
+    ]
+
+
+def test_format_health_when_told_then_each_line_is_worded_by_its_answer() -> None:
+    assert format_health({"startup": True, "liveness": True, "readiness": True}).splitlines() == [
+        "startup    yes  it has begun to serve",
+        "liveness   yes  it is alive",
+        "readiness  yes  it takes work",
+    ]
+    assert format_health({"startup": False, "liveness": False, "readiness": False}).splitlines() == [
+        "startup    NO  it has not begun to serve yet",
+        "liveness   NO  it is lost: start it anew if it does not end by itself",
+        "readiness  NO  it takes no work now: tenure incidents says why",
     ]
 
 

@@ -38,7 +38,7 @@ def history(facts: Iterable[SessionFact], dropped: int = 0) -> History:
         (fact("kv", "lent"), "lent"),
         (fact("park", "full", units=1), "1 page"),
         (fact("release", "full", units=4), "4 pages"),
-        (fact("truncated", "", 12), "to 12 tokens"),
+        (fact("truncated", "", 12), "to 12 tokens, by a call of Session.Truncate"),
         (fact("forked", "old", 40), "from old, 40 tokens of history"),
         (fact("forgotten", "t2, t3"), "t2, t3"),
         (fact("closed", "session_expired", 12), "session_expired, 12 tokens of history"),
@@ -84,6 +84,52 @@ def test_timeline_when_held_kv_gave_way_then_demoted_also_where_its_pages_were_i
 def test_timeline_when_a_turn_or_a_fork_brought_no_kv_then_nothing_gave_way(state: str) -> None:
     assert kv_lines(fact("opened"), fact("kv", state), fact("kv", "demoted")) == [state, "none of its own"]
     assert kv_lines(fact("opened"), fact("kv", "demoted"), fact("forked", "a", 3)) == ["none of its own"]
+
+
+def lines_of(*facts: SessionFact) -> list[str]:
+    """All of it behind time and step."""
+    lines = format_timeline(history(facts), "s").splitlines()[2:]
+    return [" ".join(line.split()[2:] if line.split()[1:2] == ["12"] else line.split()) for line in lines]
+
+
+BY_CALL = "by a call of Session.Truncate"
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (fact("history", "committed", 120), f"from 120 to 20 tokens, {BY_CALL}"),
+        (fact("forked", "old", 40), f"from 40 to 20 tokens, {BY_CALL}"),
+        (fact("turn_accepted", "new=9", 1031), f"from 1,022 to 20 tokens, {BY_CALL}"),
+        (fact("truncated", "", 30), f"from 30 to 20 tokens, {BY_CALL}"),
+        (fact("kv", "held", 40), f"to 20 tokens, {BY_CALL}"),
+    ],
+)
+def test_timeline_when_a_session_was_cut_then_whence_where_it_is_known(before: SessionFact, words: str) -> None:
+    assert lines_of(before, fact("truncated", "", 20))[1] == f"truncated {words}"
+
+
+def test_timeline_when_a_tree_of_turns_was_cut_then_no_length_is_made_up_for_it() -> None:
+    facts = (fact("opened", "ordinary"), fact("history", "committed", 120), fact("truncated", "", 20))
+    assert lines_of(*facts)[2] == f"truncated to 20 tokens, {BY_CALL}"
+
+
+def test_timeline_when_a_cut_took_turns_then_they_are_told_after_it_as_gone_with_it() -> None:
+    older = replace(fact("forgotten", "t0"), time_s=UNIX_S)
+    told = lines_of(older, fact("forgotten", "t1, t3"), fact("kv", "empty"), fact("truncated", "", 20))
+    assert told == ["forgotten t0", "kv empty", f"truncated to 20 tokens, {BY_CALL}", "forgotten t1, t3 with it"]
+
+
+def turn(what: str, turn_id: str) -> SessionFact:
+    return replace(fact(what, "new=1", 1), turn_id=turn_id)
+
+
+def test_timeline_when_turns_have_not_ended_then_its_end_says_which_wait_and_which_run() -> None:
+    facts = [turn("turn_accepted", each) for each in ("t1", "t2", "t3", "t4")]
+    facts += [turn("turn_admitted", each) for each in ("t1", "t2", "t3")]
+    told = lines_of(*facts, turn("turn_retracted", "t2"), turn("turn_ended", "t3"))
+    assert told[-3:] == ["turn t1 runs", "turn t2 waits", "turn t4 waits"]
+    assert len(told) == len(facts) + 2 + 3
 
 
 def test_timeline_when_it_is_not_known_what_was_before_then_as_the_server_says() -> None:
