@@ -9,6 +9,8 @@ from engine.core.config import CoreConfig
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.vitals import WatchdogConfig
 
+PAGE_SIZE_MAX = 1024
+"""Whole pages are held for what fills a part of them: larger ones only waste memory."""
 CONTEXT_LEN_MIN = 2
 """A token to read and one to write."""
 
@@ -109,6 +111,8 @@ class ServeConfig:
                 "--context-len",
                 f"must be at least {CONTEXT_LEN_MIN}, a token to read and one to write, not {self.context_len}",
             )
+        if self.page_size > PAGE_SIZE_MAX:
+            raise ConfigError("--page-size", f"must be at most {PAGE_SIZE_MAX} tokens, not {self.page_size}")
         if not 0 < self.memory_fraction <= 1:
             raise ConfigError("--memory-fraction", f"must be above 0 and at most 1, not {self.memory_fraction}")
         if self.pool_tokens is not None:

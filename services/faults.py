@@ -34,7 +34,11 @@ class FaultsServicer(faults_pb2_grpc.FaultsServicer):
         request: faults_pb2.PlantRequest,
         context: aio.ServicerContext[faults_pb2.PlantRequest, faults_pb2.PlantResponse],
     ) -> faults_pb2.PlantResponse:
-        _log.warning("event=fault_planted kind=%s: on purpose, by a caller", _name_of(request.kind))
+        response = await self._plant(request)
+        _log.warning("event=fault_planted kind=%s: on purpose, by a caller", faults_pb2.FaultKind.Name(request.kind))
+        return response
+
+    async def _plant(self, request: faults_pb2.PlantRequest) -> faults_pb2.PlantResponse:
         if request.kind == faults_pb2.FAULT_KIND_NONE:
             self._arm(None)
             return faults_pb2.PlantResponse()
@@ -61,10 +65,6 @@ class FaultsServicer(faults_pb2_grpc.FaultsServicer):
         elif drill is not None:
             message = "no forward can be made to go wrong: this server's executor takes no faults"
             raise Refusal(RefusalReason.FAULT_IMPOSSIBLE, message, field="fault", value=drill.fault)
-
-
-def _name_of(kind: faults_pb2.FaultKind.ValueType) -> str:
-    return faults_pb2.FaultKind.Name(kind) if kind in faults_pb2.FaultKind.values() else str(kind)
 
 
 def _read_drill(fault: ForwardFault, request: faults_pb2.PlantRequest) -> ForwardDrill:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from engine.runtime.clock import PAUSE_S
 from engine.runtime.incidents import IncidentKind, Incidents
 from engine.runtime.vitals import Severity, Trip, Trouble, Vitals, WatchdogConfig, judge
 
@@ -92,8 +93,8 @@ class Watchdog:
         paused_s = self._vitals.clock.paused_s
         if paused_s - self._paused_s >= _TOLD_PAUSE_S:
             _log.warning(
-                "event=process_paused seconds=%.1f: it was stopped, or nothing of it could run; that is not counted",
-                paused_s - self._paused_s,
+                "event=process_paused seconds=%.1f: it was stopped, or nothing of it could run; %g s of it are counted",
+                *(paused_s - self._paused_s + PAUSE_S, PAUSE_S),
             )
         self._paused_s = paused_s
 

@@ -7,7 +7,7 @@ from services.client import connect
 _MEANINGS = {
     "startup": ("it has begun to serve", "it has not begun to serve yet"),
     "liveness": ("it is alive", "it is lost: start it anew if it does not end by itself"),
-    "readiness": ("it takes work", "it takes no work now: tenure incidents says why"),
+    "readiness": ("it takes work", "it takes no work now: tenure incidents or its log says why"),
 }
 """Of yes, and of NO."""
 

@@ -48,9 +48,9 @@ def _draw_books(history: History, span: Span) -> Markup:
         count = len({time_s for time_s, _ in wrong})
         words = f"THE BOOKS DID NOT BALANCE in {count} samples, first at {span.clock(time_s)} in the pool {pool.kind}."
         return _line(words, is_wrong=True)
-    words = f"The books balanced in all {len(history.samples):,} samples: every unit had exactly one owner."
+    words = f"The books balanced in all {len(history.samples):,} samples: every unit in use had exactly one owner."
     if len(history.samples) == 1:
-        words = "The books balanced in the one sample: every unit had exactly one owner."
+        words = "The books balanced in the one sample: every unit in use had exactly one owner."
     if lost:
         return _line(f"{words} OUT OF CIRCULATION: {lost}, which nobody owned any more.", is_wrong=True)
     return _line(words, is_wrong=False)

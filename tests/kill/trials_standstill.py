@@ -3,6 +3,7 @@
 import asyncio
 import signal
 
+from engine.runtime.clock import PAUSE_S
 from protos.v1 import faults_pb2
 from tests.kill.dumps import blame, main_thread, ours, verdict
 from tests.kill.load import Load, begin_load
@@ -69,7 +70,7 @@ async def _row_of_pause(stage: Stage, load: Load, scale: Scale) -> Row:
     probe = stage.probe.since(stage.planted_s)
     assert not stage.entries("watchdog_tripped"), stage.tail()
     paused = await stage.entry("process_paused")
-    seconds = sum(float(entry.facts["seconds"]) for entry in stage.entries("process_paused"))
+    seconds = sum(float(entry.facts["seconds"]) - PAUSE_S for entry in stage.entries("process_paused"))
     assert 0 < seconds <= scale.held_s + LATE_S, paused
     well = await stage.prove_well(load)
     return Row(

@@ -230,7 +230,7 @@ def test_look_when_the_process_was_stopped_then_told_and_nothing_trips(caplog: p
     rig.hand.at_s += 20.0
     rig.watchdog.look()
     assert (rig.told, rig.incidents.all()) == ([], ())
-    assert "event=process_paused seconds=18.0" in caplog.text
+    assert "event=process_paused seconds=20.0" in caplog.text
 
 
 def test_thread_when_started_then_looks_by_itself_until_it_is_stopped() -> None:

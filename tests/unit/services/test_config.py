@@ -14,6 +14,7 @@ from services.config import ConfigError, ServeConfig, is_loopback, join_address,
     ("arguments", "flag"),
     [
         (["--page-size", "0"], "--page-size"),
+        (["--page-size", "1025"], "--page-size"),
         (["--pool-tokens", "100"], "--pool-tokens and --page-size"),
         (["--page-size", "7", "--pool-tokens", "64"], "--pool-tokens and --page-size"),
         (["--pool-tokens", "0"], "--pool-tokens"),
@@ -142,6 +143,7 @@ def test_settings_when_absent_by_default_then_given_as_numbers() -> None:
     [
         ["--context-len", "2"],
         ["--page-size", "1", "--pool-tokens", "2"],
+        ["--page-size", "1024"],
         ["--step-tokens", "8", "--chunk-tokens", "8", "--running-max", "8"],
         ["--step-tokens", "8", "--chunk-tokens", "8", "--rows", "8"],
         ["--chunk-tokens", "256"],

@@ -92,7 +92,7 @@ def test_format_health_when_told_then_each_line_is_worded_by_its_answer() -> Non
     assert format_health({"startup": False, "liveness": False, "readiness": False}).splitlines() == [
         "startup    NO  it has not begun to serve yet",
         "liveness   NO  it is lost: start it anew if it does not end by itself",
-        "readiness  NO  it takes no work now: tenure incidents says why",
+        "readiness  NO  it takes no work now: tenure incidents or its log says why",
     ]
 
 
