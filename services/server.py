@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from engine.core.errors import Refusal
 from engine.core.ownership import PoolKind
 from engine.executor.protocol import Capabilities
 from engine.runtime.clock import WallClock
-from engine.runtime.dump import DumpHead, dump_engine
+from engine.runtime.dumps import Dumps
 from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import EngineFailed
 from engine.runtime.incidents import Incidents
@@ -150,18 +149,7 @@ class Server:
         """In the watchdog's thread. Before there is an engine, there are stacks only."""
         if self._engine is not None:
             return self._engine.dump_stuck(trip)
-        head = DumpHead(
-            message=trip.trouble.message,
-            state=self._vitals.state,
-            phase=trip.trouble.phase,
-            incident_id=trip.incident_id,
-            kind=trip.trouble.kind,
-            age_s=trip.trouble.age_s,
-            limit_s=trip.trouble.limit_s,
-            taken_by=threading.current_thread().name,
-            time_s=WallClock().now(),
-        )
-        return dump_engine(None, head)
+        return Dumps(None, self._vitals).of_trip(trip)
 
     async def _serve(self, address: str, stop: asyncio.Event) -> int:
         self._announcer.line(f"listening on {address}; it answers once the model is loaded")

@@ -18,7 +18,8 @@ _TRIES = 3
 class Dumps:
     """May be asked from any thread."""
 
-    def __init__(self, core: Core, vitals: Vitals) -> None:
+    def __init__(self, core: Core | None, vitals: Vitals) -> None:
+        """`core`: None while there is none yet."""
         self._core = core
         self._vitals = vitals
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -38,6 +39,8 @@ class Dumps:
     def of_trip(self, trip: Trip) -> str:
         """Not from the loop: the core is read while nothing changes it, or the dump says otherwise."""
         head = self._head_of(trip)
+        if self._core is None:
+            return self._make(head)
         for _ in range(_TRIES):
             changes = self._core.num_changes
             text = self._make(head)

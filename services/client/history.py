@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from protos.v1 import admin_pb2, history_pb2
-from services.client.pools import Pool, decode_pool
+from services.client.pools import Pool, decode_pool, find_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,7 @@ class Sample:
 
     def find(self, kind: str) -> Pool:
         """The pool of that kind. Raises KeyError."""
-        for pool in self.pools:
-            if pool.kind == kind:
-                return pool
-        raise KeyError(kind)
+        return find_pool(self.pools, kind)
 
 
 @dataclass(frozen=True, slots=True)

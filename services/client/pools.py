@@ -1,5 +1,6 @@
 """The server's books, as its client sees them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from protos.v1 import admin_pb2
@@ -45,10 +46,15 @@ class PoolStats:
 
     def find(self, kind: str) -> Pool:
         """The pool of that kind. Raises KeyError."""
-        for pool in self.pools:
-            if pool.kind == kind:
-                return pool
-        raise KeyError(kind)
+        return find_pool(self.pools, kind)
+
+
+def find_pool(pools: Iterable[Pool], kind: str) -> Pool:
+    """The one of that kind. Raises KeyError."""
+    for pool in pools:
+        if pool.kind == kind:
+            return pool
+    raise KeyError(kind)
 
 
 def decode_pools(response: admin_pb2.PoolStatsResponse) -> PoolStats:

@@ -10,10 +10,10 @@ import grpc
 import pytest
 from grpc import aio
 
-from protos.v1 import faults_pb2, faults_pb2_grpc, generate_pb2, generate_pb2_grpc, types_pb2
+from protos.v1 import faults_pb2, generate_pb2, generate_pb2_grpc, types_pb2
 from services.client import Client, TenureError, connect
-from services.client.errors import answer
 from services.client.inspection import UnitHistory, decode_unit
+from tests.kit.planting import plant_fault
 from tests.kit.server_process import READY, ServerProcess, ready_server, server_process
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -22,9 +22,7 @@ NUM_TOKENS = 64
 
 
 async def plant(target: str, kind: faults_pb2.FaultKind.ValueType) -> UnitHistory:
-    async with aio.insecure_channel(target) as channel:
-        stub = faults_pb2_grpc.FaultsStub(channel)
-        return decode_unit((await answer(stub.Plant(faults_pb2.PlantRequest(kind=kind)))).history)
+    return decode_unit((await plant_fault(target, faults_pb2.PlantRequest(kind=kind))).history)
 
 
 async def generate_traced(target: str) -> None:

@@ -11,7 +11,6 @@ from protos.v1 import (
     admin_pb2,
     admin_pb2_grpc,
     faults_pb2,
-    faults_pb2_grpc,
     generate_pb2,
     generate_pb2_grpc,
     session_pb2,
@@ -22,6 +21,7 @@ from services.client import FinishReason, Lengths, TenureError
 from services.client.errors import answer
 from services.client.inspection import UnitHistory, decode_unit
 from services.server import FAULTS_SERVICE, SERVICES
+from tests.kit.planting import plant_fault
 from tests.kit.runtime_rig import oracle, wait_until
 from tests.kit.server_rig import CONFIG, ServerRig, list_services, running_server
 
@@ -224,9 +224,7 @@ async def test_faults_when_asked_for_then_listed_and_each_kind_is_checked() -> N
 
 
 async def plant(rig: ServerRig, kind: faults_pb2.FaultKind.ValueType) -> UnitHistory:
-    async with aio.insecure_channel(rig.target) as channel:
-        stub = faults_pb2_grpc.FaultsStub(channel)
-        return decode_unit((await answer(stub.Plant(faults_pb2.PlantRequest(kind=kind)))).history)
+    return decode_unit((await plant_fault(rig.target, faults_pb2.PlantRequest(kind=kind))).history)
 
 
 async def generate_traced(rig: ServerRig) -> None:

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import grpc
-from grpc import aio
 
-from protos.v1 import faults_pb2, faults_pb2_grpc
+from protos.v1 import faults_pb2
 from services.client import Client, TenureError, connect
-from services.client.errors import answer
 from tests.kill.load import Load
 from tests.kill.server_log import Entry, read_log
 from tests.kill.watch import Condition, PortWatch
+from tests.kit.planting import plant_fault
 from tests.kit.server_process import HEALTH, LISTENING, READY, ServerProcess, server_process
 
 REST_S = 15.0
@@ -172,14 +171,12 @@ async def stage(
 
 async def _plant(target: str, request: faults_pb2.PlantRequest) -> None:
     """Tries again while there is nothing that could be broken so."""
-    async with aio.insecure_channel(target) as channel:
-        stub = faults_pb2_grpc.FaultsStub(channel)
-        for _ in range(_PLANT_TRIES):
-            try:
-                await answer(stub.Plant(request))
-                return
-            except TenureError as error:
-                if error.code is not grpc.StatusCode.FAILED_PRECONDITION:
-                    raise
-                await asyncio.sleep(0.02)
+    for _ in range(_PLANT_TRIES):
+        try:
+            await plant_fault(target, request)
+            return
+        except TenureError as error:
+            if error.code is not grpc.StatusCode.FAILED_PRECONDITION:
+                raise
+            await asyncio.sleep(0.02)
     raise AssertionError("there was nothing to break")

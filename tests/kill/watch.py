@@ -9,6 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from services.limits import client_options
+from tests.kit.health_probe import health_check
 
 POLL_S = 0.2
 TIMEOUT_S = 1.0
@@ -89,12 +90,7 @@ class PortWatch:
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, options=client_options())
-        # By name: the published types of the generated stub know no methods.
-        self._check = self._channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
+        self._check = health_check(self._channel)
         self._lock = threading.Lock()
         self._changes: list[Change] = []
         self._stopping = threading.Event()

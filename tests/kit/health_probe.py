@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -20,14 +21,21 @@ class ProbeRefused(Exception):
         self.details: str = error.details() or ""
 
 
+HealthCheck: TypeAlias = "grpc.UnaryUnaryMultiCallable[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse]"
+
+
+def health_check(channel: grpc.Channel) -> HealthCheck:
+    """The Check of a port. By name: the published types of the generated stub know no methods."""
+    return channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+
+
 class HealthProbe:
     def __init__(self, channel: grpc.Channel) -> None:
-        # By name: the published types of the generated stub know no methods.
-        self._check = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
+        self._check = health_check(channel)
         self._watch = channel.unary_stream(
             "/grpc.health.v1.Health/Watch",
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from grpc import aio
-from grpc_health.v1 import health_pb2
 
 from protos.v1 import generate_pb2_grpc
 from services.client import TenureError, connect
@@ -107,22 +106,17 @@ async def _work(world: World, deck: Deck, stop: asyncio.Event) -> None:
 async def run_probes(target: str, probes: Probes, stop: asyncio.Event) -> None:
     """Asks each service of the probe port once a second, as an orchestrator does."""
     loop = asyncio.get_running_loop()
-    async with aio.insecure_channel(target) as channel:
-        check = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
+    async with connect(target, answer_timeout_s=PROBE_TIMEOUT_S) as client:
         while not stop.is_set():
             for service in PROBED:
                 began_s = loop.time()
                 probes.asked += 1
                 try:
-                    answer = await check(health_pb2.HealthCheckRequest(service=service), timeout=PROBE_TIMEOUT_S)
-                except aio.AioRpcError as error:
-                    probes.failures[f"{service or 'server'}: {error.code().name}"] += 1
+                    is_serving = await client.is_serving(service)
+                except TenureError as error:
+                    probes.failures[f"{service or 'server'}: {error.code.name}"] += 1
                 else:
                     probes.slowest_s = max(probes.slowest_s, loop.time() - began_s)
-                    if answer.status != health_pb2.HealthCheckResponse.SERVING:
+                    if not is_serving:
                         probes.failures[f"{service or 'server'}: not serving"] += 1
             await asyncio.sleep(PROBE_INTERVAL_S)

@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpc import aio
-
-from protos.v1 import faults_pb2, faults_pb2_grpc
-from services.client.errors import answer
+from protos.v1 import faults_pb2
+from tests.kit.planting import plant_fault
 from tests.soak.world import IDLE_TIMEOUT_S
 
 READY = re.compile(r"ready on (\S+)")
@@ -87,10 +85,8 @@ def command() -> Sequence[str]:
 
 async def fail_forwards(target: str, kind: faults_pb2.FaultKind.ValueType) -> None:
     """From now on each `FAILING_EVERY`. forward goes wrong so, or with FAULT_KIND_NONE none. Raises TenureError."""
-    async with aio.insecure_channel(target) as channel:
-        stub = faults_pb2_grpc.FaultsStub(channel)
-        every = 0 if kind == faults_pb2.FAULT_KIND_NONE else FAILING_EVERY
-        await answer(stub.Plant(faults_pb2.PlantRequest(kind=kind, every=every)))
+    every = 0 if kind == faults_pb2.FAULT_KIND_NONE else FAILING_EVERY
+    await plant_fault(target, faults_pb2.PlantRequest(kind=kind, every=every))
 
 
 def _wait_for(pattern: re.Pattern[str], process: subprocess.Popen[bytes], log_path: Path) -> str:
