@@ -10,6 +10,8 @@ TORCH_PIP_ARGS ?=
 REQUIRE ?=
 # Idle threads of torch sleep instead of spinning: on a busy machine spinning ones slow a step down tenfold.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Another model for `make demo`, as in `make demo MODEL=gemma3`: a file, a directory or a name.
+MODEL ?=
 # Arguments for `tenure serve`, as in `make serve ARGS="--port 9000"`.
 ARGS ?=
 SEEDS ?= 100
@@ -87,7 +89,7 @@ bench-core: setup ## What the books cost: each operation beside its target
 	$(BIN)/python -m benchmarks.core $(BENCH_ARGS)
 
 demo: setup ## A conversation with a small real model, and what its session saved
-	$(BIN)/tenure demo
+	$(BIN)/tenure demo $(if $(MODEL),--model $(MODEL))
 
 serve: setup ## Serve on loopback; options in ARGS="..."
 	$(BIN)/tenure serve $(ARGS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import grpc
 from grpc import aio
 
-from engine.core.ownership import PoolKind
+from engine.runtime.units import UNIT_NAMES
 from protos.v1 import admin_pb2, admin_pb2_grpc, incidents_pb2
 from services.admin_codec import (
     POOL_KINDS,
@@ -72,18 +72,16 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         request: admin_pb2.ExplainRequest,
         context: aio.ServicerContext[admin_pb2.ExplainRequest, admin_pb2.ExplainResponse],
     ) -> admin_pb2.ExplainResponse:
-        pool = decode_pool(request.pool)
-        if pool is None:
-            known = ", ".join(admin_pb2.PoolKind.Name(number) for number in POOL_KINDS.values())
-            raise invalid_field("pool", f"is no pool of this server; known are {known}", value=request.pool)
         engine = self._backend.require().engine
-        capabilities = engine.capabilities
-        units, size = {
-            PoolKind.FULL: ("pages", capabilities.pool_pages),
-            PoolKind.ROWS: ("rows", capabilities.num_rows),
-        }[pool]
+        sizes = engine.capabilities.pool_sizes
+        pool = decode_pool(request.pool)
+        if pool is None or pool not in sizes:
+            known = ", ".join(admin_pb2.PoolKind.Name(POOL_KINDS[kind]) for kind in sizes)
+            raise invalid_field("pool", f"is no pool of this server; known are {known}", value=request.pool)
+        size = sizes[pool]
         if not 1 <= request.unit < size:
-            raise invalid_field("unit", f"{units} are 1 to {size - 1}", value=request.unit, limit=size - 1)
+            message = f"{UNIT_NAMES[pool]}s are 1 to {size - 1}"
+            raise invalid_field("unit", message, value=request.unit, limit=size - 1)
         return admin_pb2.ExplainResponse(history=encode_history(await engine.explain(pool, request.unit)))
 
     async def Snapshot(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from engine.core.events import SlotState
 from engine.core.faults import Fault
 from engine.core.findings import Finding, FindingKind, Report
-from engine.core.ownership import Owner, OwnerKind, PoolKind
+from engine.core.ownership import PAGED_KINDS, Owner, OwnerKind, PoolKind
 from engine.core.provenance import MoveRecord, UnitHistory
 from engine.core.snapshot import PlanState, PoolBooks, Snapshot, TurnState
 from engine.executor.device_faults import ForwardFault
@@ -17,6 +17,8 @@ from services.codec import encode_sessions
 POOL_KINDS: dict[PoolKind, admin_pb2.PoolKind.ValueType] = {
     PoolKind.FULL: admin_pb2.POOL_KIND_FULL,
     PoolKind.ROWS: admin_pb2.POOL_KIND_ROWS,
+    PoolKind.SWA: admin_pb2.POOL_KIND_SWA,
+    PoolKind.MAMBA: admin_pb2.POOL_KIND_MAMBA,
 }
 
 OWNER_KINDS: dict[OwnerKind, admin_pb2.OwnerKind.ValueType] = {
@@ -120,7 +122,7 @@ def encode_pool(books: PoolBooks, page_size: int) -> admin_pb2.Pool:
         uncached=books.uncached,
         draining=books.draining,
         quarantined=books.quarantined,
-        page_size=0 if books.pool is PoolKind.ROWS else page_size,
+        page_size=page_size if books.pool in PAGED_KINDS else 0,
     )
 
 
@@ -145,6 +147,8 @@ def _encode_turn(turn: TurnState) -> admin_pb2.TurnInfo:
         kv_tokens=turn.kv_committed_len,
         kv_pages=turn.pages,
         steps_in_flight=turn.in_flight,
+        swa_pages=turn.swa_pages,
+        states=turn.states,
     )
 
 

@@ -206,6 +206,8 @@ def encode_sessions(sessions: Sequence[SessionState], turns: Sequence[TurnState]
             kv_state=KV_STATES[state.slot],
             kv_tokens=state.kv_committed_len,
             kv_pages=state.pages,
+            swa_pages=state.swa_pages,
+            states=state.states,
         )
         for state in sessions
     ]

@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.core.config import CoreConfig
+from engine.executor.model_files import MODELS, is_there
+from engine.executor.pool_size import PoolPolicy
+from engine.executor.protocol import Capabilities
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.vitals import WatchdogConfig
 
@@ -28,7 +31,7 @@ class ServeConfig:
     """What `tenure serve` can be told. Raises ConfigError on a bad value. Defaults suit a laptop."""
 
     model: Path | None = None
-    """A GGUF file or a Hugging Face directory; None is the embedded model."""
+    """A GGUF file, a Hugging Face directory or the name of a packaged model; None is the embedded one."""
     host: str = "127.0.0.1"
     port: int = 50051
     """0 takes any free port, and says which."""
@@ -37,9 +40,14 @@ class ServeConfig:
     insecure_bind: bool = False
     page_size: int = 16
     pool_tokens: int | None = None
-    """None sizes the pool by what is free: `engine.executor.pool_size` says how."""
+    """None sizes the pool by what is free, as the next two: `engine.executor.pool_size` says how."""
+    swa_tokens: int | None = None
+    """Of the pool of sliding windows."""
+    state_slots: int | None = None
+    """Of the pool of recurrent states, the padding slot not counted."""
+    state_interval: int = 256
     memory_fraction: float = 0.5
-    """How much of what is free once the model is loaded the pool may take."""
+    """How much of what is free once the model is loaded the pools may take."""
     rows: int = 64
     context_len: int = 2048
     chunk_tokens: int = 128
@@ -81,8 +89,9 @@ class ServeConfig:
         for name in _AT_LEAST_0_S:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ConfigError(to_flag(name), f"must be at least 0, not {getattr(self, name)}")
-        if self.model is not None and not self.model.exists():
-            raise ConfigError("--model", f"there is no file or directory {self.model}")
+        if self.model is not None and not is_there(self.model):
+            known = ", ".join(sorted(MODELS))
+            raise ConfigError("--model", f"there is no file or directory {self.model}; known names are {known}")
         if not is_loopback(self.host) and not self.insecure_bind:
             raise ConfigError(
                 "--host",
@@ -115,8 +124,12 @@ class ServeConfig:
             raise ConfigError("--page-size", f"must be at most {PAGE_SIZE_MAX} tokens, not {self.page_size}")
         if not 0 < self.memory_fraction <= 1:
             raise ConfigError("--memory-fraction", f"must be above 0 and at most 1, not {self.memory_fraction}")
-        if self.pool_tokens is not None:
-            self._require_pool(self.pool_tokens)
+        for name in ("pool_tokens", "swa_tokens"):
+            tokens = getattr(self, name)
+            if tokens is not None:
+                self._require_pool(to_flag(name), tokens)
+        if self.state_slots is not None and self.state_slots < 1:
+            raise ConfigError("--state-slots", f"must be at least 1, not {self.state_slots}")
         if self.chunk_tokens > self.step_tokens:
             raise ConfigError(
                 "--chunk-tokens", f"must be at most --step-tokens {self.step_tokens}, not {self.chunk_tokens}"
@@ -129,13 +142,13 @@ class ServeConfig:
                 f"{self.running_max}, --rows {self.rows}), and each of them advances in every step",
             )
 
-    def _require_pool(self, pool_tokens: int) -> None:
-        if pool_tokens < CONTEXT_LEN_MIN:
-            raise ConfigError("--pool-tokens", f"must be at least {CONTEXT_LEN_MIN}, not {pool_tokens}")
-        if pool_tokens % self.page_size:
+    def _require_pool(self, flag: str, tokens: int) -> None:
+        if tokens < CONTEXT_LEN_MIN:
+            raise ConfigError(flag, f"must be at least {CONTEXT_LEN_MIN}, not {tokens}")
+        if tokens % self.page_size:
             raise ConfigError(
-                "--pool-tokens and --page-size",
-                f"the pool has to be made of whole pages, and {pool_tokens} is not a multiple of {self.page_size}",
+                f"{flag} and --page-size",
+                f"the pool has to be made of whole pages, and {tokens} is not a multiple of {self.page_size}",
             )
 
     @property
@@ -161,20 +174,45 @@ class ServeConfig:
             exit_s=self.watchdog_exit_s,
         )
 
-    def features(self, *, has_chat: bool) -> tuple[str, ...]:
-        """What a server of this configuration can do, for programs."""
-        choices = {"chat": has_chat, "streaming_sessions": self.streaming_sessions, "prefix_cache": self.prefix_cache}
+    def features(self, *, has_chat: bool, has_states: bool = False) -> tuple[str, ...]:
+        """What a server of this configuration can do, for programs. `has_states`: the model has recurrent layers."""
+        choices = {
+            "draft_tokens": not has_states,
+            "chat": has_chat,
+            "streaming_sessions": self.streaming_sessions,
+            "prefix_cache": self.prefix_cache,
+        }
         return (*_FEATURES, *(name for name, is_on in choices.items() if is_on))
 
-    def core(self, *, pool_pages: int, context_len: int, vocab_size: int, eos_ids: tuple[int, ...]) -> CoreConfig:
-        """The core's limits for a pool of so many pages, the padding page 0 included, and a model of this context,
-        vocabulary and end-of-sequence ids."""
+    @property
+    def in_flight_max(self) -> int:
+        """Plans that may be out at once."""
+        return 2 if self.overlap else 1
+
+    def pools(self) -> PoolPolicy:
+        """How the pools are to be sized."""
+        return PoolPolicy(
+            page_size=self.page_size,
+            pool_tokens=self.pool_tokens,
+            memory_fraction=self.memory_fraction,
+            running_max=self.running_max,
+            context_len=self.context_len,
+            num_rows=self.rows,
+            swa_tokens=self.swa_tokens,
+            state_slots=self.state_slots,
+            chunk_tokens=self.chunk_tokens,
+            in_flight_max=self.in_flight_max,
+            draft_tokens_max=self.draft_tokens_max,
+        )
+
+    def core(self, executor: Capabilities, eos_ids: tuple[int, ...]) -> CoreConfig:
+        """The core's limits over the pools of an executor, for a model with these end-of-sequence ids."""
         return CoreConfig(
             page_size=self.page_size,
-            pool_pages=pool_pages,
+            pool_pages=executor.pool_pages,
             num_rows=self.rows + 1,
-            context_len=min(self.context_len, context_len),
-            vocab_size=vocab_size,
+            context_len=min(self.context_len, executor.context_len),
+            vocab_size=executor.vocab_size,
             eos_ids=eos_ids,
             chunk_tokens=self.chunk_tokens,
             step_tokens=self.step_tokens,
@@ -184,9 +222,13 @@ class ServeConfig:
             idle_timeout_s=self.idle_timeout_s,
             streaming_sessions=self.streaming_sessions,
             prefix_cache=self.prefix_cache,
-            in_flight_max=2 if self.overlap else 1,
+            in_flight_max=self.in_flight_max,
             draft_tokens_max=self.draft_tokens_max,
             history_tokens_max=self.history_tokens_max,
+            window=executor.window,
+            swa_pages=executor.swa_pages,
+            state_slots=executor.state_slots,
+            state_interval=self.state_interval,
         )
 
     def effective(self) -> dict[str, str]:
@@ -194,10 +236,16 @@ class ServeConfig:
         return {name: _ABSENT[name] if value is None else _show(value) for name, value in asdict(self).items()}
 
 
-_FEATURES = ("sampling", "stop_strings", "resume", "fork", "truncate", "replace", "keep_on_abort", "draft_tokens")
+_FEATURES = ("sampling", "stop_strings", "resume", "fork", "truncate", "replace", "keep_on_abort")
 """What every server can do."""
 
-_ABSENT = {"model": "embedded", "pool_tokens": "auto", "health_port": "none"}
+_ABSENT = {
+    "model": "embedded",
+    "pool_tokens": "auto",
+    "swa_tokens": "auto",
+    "state_slots": "auto",
+    "health_port": "none",
+}
 """What people are told of a setting that is None."""
 
 _ABOVE_0_S = (
@@ -213,6 +261,7 @@ _AT_LEAST_0_S = ("drain_s", "detach_grace_s", "watchdog_exit_s")
 
 _COUNTS = (
     "page_size",
+    "state_interval",
     "rows",
     "context_len",
     "chunk_tokens",

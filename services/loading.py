@@ -8,11 +8,12 @@ from pathlib import Path
 
 from engine.executor.device_faults import DeviceFaults
 from engine.executor.gguf import GgufError, open_gguf
-from engine.executor.hf_config import config_from_hf
+from engine.executor.gguf_config import config_from_gguf
+from engine.executor.hf_config import open_hf_config
 from engine.executor.hf_files import HfFileError
-from engine.executor.model_config import UnsupportedModelError, config_from_gguf
-from engine.executor.model_files import EMBEDDED_NAME, ModelNotFoundError, find_embedded_model
-from engine.executor.pool_size import NoRoomError, PoolPolicy
+from engine.executor.model_config import UnsupportedModelError
+from engine.executor.model_files import FoundModel, ModelNotFoundError, find_model
+from engine.executor.pool_size import NoRoomError, PoolSettingError
 from engine.executor.protocol import Executor
 from services.config import ServeConfig
 from services.tokenization.chat import ChatTemplate, ChatTemplateError, chat_template_from_gguf
@@ -29,6 +30,7 @@ LOAD_ERRORS = (
     ModelNotFoundError,
     ChatTemplateError,
     NoRoomError,
+    PoolSettingError,
     OSError,
     MemoryError,
 )
@@ -66,41 +68,35 @@ class _Texts:
 def load_model(config: ServeConfig, progress: Progress) -> LoadedModel:
     """A directory is read as Hugging Face lays models out, a file as GGUF. Blocks for seconds. Raises one of
     LOAD_ERRORS."""
-    path = config.model or find_embedded_model()
+    found = find_model(config.model)
     progress(0.0, "reading the tokenizer")
-    texts = (_read_hf if path.is_dir() else _read_gguf)(path)
+    texts = _read_hf(found.path) if found.path.is_dir() else _read_gguf(found)
     # Imported here: torch takes seconds to import, and the port answers meanwhile.
     from engine.executor.loading import load_executor
 
     faults = DeviceFaults() if config.fault_injection else None
     loaded = load_executor(
-        path,
-        pool=PoolPolicy(
-            page_size=config.page_size,
-            pool_tokens=config.pool_tokens,
-            memory_fraction=config.memory_fraction,
-            running_max=config.running_max,
-            context_len=config.context_len,
-            num_rows=config.rows,
-        ),
+        found.path,
+        rest=found.rest,
+        pool=config.pools(),
         num_rows=config.rows + 1,
         threads=config.threads,
         progress=progress,
-        name=EMBEDDED_NAME if config.model is None else None,
+        name=found.name,
         faults=faults,
     )
     return LoadedModel(loaded.executor, texts.tokenizer, texts.template, texts.eos_ids, loaded.notes, faults)
 
 
-def _read_gguf(path: Path) -> _Texts:
-    file = open_gguf(path)
+def _read_gguf(found: FoundModel) -> _Texts:
+    file = open_gguf(found.path, found.rest)
     tokenizer = tokenizer_from_gguf(file)
     return _Texts(tokenizer, chat_template_from_gguf(file, tokenizer), config_from_gguf(file).eos_ids)
 
 
 def _read_hf(directory: Path) -> _Texts:
-    model = config_from_hf(directory)
-    tokenizer = tokenizer_from_hf(directory, model.vocab_size)
+    model = open_hf_config(directory)
+    tokenizer = tokenizer_from_hf(directory, model.count("vocab_size"))
     return _Texts(tokenizer, chat_template_from_hf(directory, tokenizer), model.eos_ids)
 
 

@@ -12,8 +12,6 @@ from grpc_reflection.v1alpha import reflection
 
 from engine.core.core import Core
 from engine.core.errors import Refusal
-from engine.core.ownership import PoolKind
-from engine.executor.protocol import Capabilities
 from engine.runtime.clock import WallClock
 from engine.runtime.dumps import Dumps
 from engine.runtime.engine import LocalEngine
@@ -190,12 +188,13 @@ class Server:
         loaded = await self._load(self._config, self._report_progress)
         for note in loaded.notes:
             self._announcer.line(note)
-        history = HistorySink(_pool_sizes(loaded.executor.capabilities))
+        history = HistorySink(loaded.executor.capabilities.pool_sizes)
         engine = self._build_engine(loaded, history)
         self._engine = engine
         self._announcer.line(f"warming up {loaded.executor.capabilities.name}")
         await engine.start()
-        features = self._config.features(has_chat=loaded.template is not None)
+        has_states = loaded.executor.capabilities.state_slots > 0
+        features = self._config.features(has_chat=loaded.template is not None, has_states=has_states)
         history.begin()
         backend = Backend(
             engine,
@@ -215,15 +214,7 @@ class Server:
         self._announcer.progress(done, what)
 
     def _build_engine(self, loaded: LoadedModel, history: HistorySink) -> LocalEngine:
-        capabilities = loaded.executor.capabilities
-        core = Core(
-            self._config.core(
-                pool_pages=capabilities.pool_pages,
-                context_len=capabilities.context_len,
-                vocab_size=capabilities.vocab_size,
-                eos_ids=loaded.eos_ids,
-            )
-        )
+        core = Core(self._config.core(loaded.executor.capabilities, loaded.eos_ids))
         return LocalEngine(
             core,
             loaded.executor,
@@ -277,8 +268,3 @@ class Server:
             services = (*SERVICES, FAULTS_SERVICE)
         if config.reflection:
             reflection.enable_server_reflection((*services, reflection.SERVICE_NAME), self._api)
-
-
-def _pool_sizes(capabilities: Capabilities) -> dict[PoolKind, int]:
-    """Units of each pool, padding included."""
-    return {PoolKind.FULL: capabilities.pool_pages, PoolKind.ROWS: capabilities.num_rows}

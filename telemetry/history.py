@@ -161,16 +161,16 @@ class HistorySink:
 
     def _make_handlers(self) -> dict[type, Callable[[Any], None]]:
         """By the event's type. What has no handler changes nothing that is remembered."""
-        facts, full = self._facts, self._pools[PoolKind.FULL]
+        facts, pools = self._facts, self._pools
 
         def protected(event: Protected) -> None:
-            full.lock(len(event.pages))
+            pools[event.pool].lock(len(event.pages))
 
         def unprotected(event: Unprotected) -> None:
-            full.lock(-len(event.pages))
+            pools[event.pool].lock(-len(event.pages))
 
         def draining(event: Draining) -> None:
-            full.drain(event.pages)
+            pools[event.pool].drain(event.pages)
 
         return {
             KvMoved: self._moved,

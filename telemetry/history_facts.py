@@ -23,13 +23,8 @@ from telemetry.history_records import SessionFact
 FACTS_MAX = 8_000
 """About 350 bytes each."""
 _NAMED_TURNS_MAX = 4
-_REQUEST, _SESSION, _ROWS, _GRANT, _RELEASED = (
-    OwnerKind.REQUEST,
-    OwnerKind.SESSION,
-    PoolKind.ROWS,
-    Move.GRANT,
-    SlotState.RELEASED,
-)
+_REQUEST, _SESSION, _RELEASED = OwnerKind.REQUEST, OwnerKind.SESSION, SlotState.RELEASED
+_FULL, _ROWS, _GRANT, _RELEASE = PoolKind.FULL, PoolKind.ROWS, Move.GRANT, Move.RELEASE
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +52,8 @@ class TurnTrack:
 
 
 class SessionFacts:
-    """Bounded. Moves of rows are left out, and grants, of which each page of output is one."""
+    """Bounded. Moves of rows are left out, and grants, of which each page of output is one; so is what turns release of
+    windows and states, for those that run do that as often."""
 
     def __init__(self) -> None:
         self._kept: deque[SessionFact] = deque(maxlen=FACTS_MAX)
@@ -181,6 +177,8 @@ class SessionFacts:
             number = target.name
             session = self._sessions.get(number)
         if event.pool is _ROWS or event.move is _GRANT:
+            return
+        if event.pool is not _FULL and event.move is _RELEASE and source.kind is _REQUEST:
             return
         turn_id = "" if turn is None else turn.turn_id
         if session is not None:

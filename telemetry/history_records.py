@@ -53,7 +53,7 @@ class SessionFact:
     are not history. Admitted: where the context's KV comes from, `slot=N tree=N computed=N`. Ended: how. `history`:
     whether the turn is `committed` or `rolled_back`. `kv`: the new state. A move: the pool."""
     units: int
-    """Pages that moved."""
+    """Units that moved: of the pool that `detail` names."""
     tokens: int
     """Of history (closed, forked, truncated, `history`), context (accepted, admitted), output (retracted, ended) or KV
     (`kv`)."""

@@ -86,8 +86,8 @@ class LogSink:
             case StepAnswered(failure=str(failure)):
                 return Line(logging.ERROR, format_line("step_failed", {"step": event.step, "failure": failure}))
             case KvMoved(move=Move.QUARANTINE):
-                facts = {"pool": event.pool.value, "pages": len(event.pages), "last_owner": str(event.source)}
-                return Line(logging.ERROR, format_line("pages_quarantined", facts))
+                facts = {"pool": event.pool.value, "units": len(event.pages), "last_owner": str(event.source)}
+                return Line(logging.ERROR, format_line("units_quarantined", facts))
             case _:
                 return None
 

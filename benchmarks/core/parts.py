@@ -9,8 +9,8 @@ from engine.core.ids import Rid, TurnId, pack_ids
 from engine.core.ownership import Owner, OwnerKind
 from engine.core.plan import StepPlan, StepResult
 from engine.core.pools import Pools
-from engine.core.prefix_cache import RadixCache
 from engine.core.radix import RadixTree
+from engine.core.radix_cache import RadixCache
 from engine.core.request import Request
 from engine.core.rows import PageTable
 from engine.core.sampling import GREEDY
@@ -41,10 +41,17 @@ def make_parts(page_size: int, pool_pages: int, pages_per_row: int = 1) -> Parts
     pools = Pools(pool_pages + 1, NUM_ROWS, log)
     table = PageTable(NUM_ROWS, pages_per_row)
     tree = RadixTree(page_size, pools)
-    radix = RadixCache(page_size, pools, table, tree)
-    slots = SessionAwareCache(radix, page_size, pools, table, tree, log)
     config = CoreConfig(page_size, pool_pages + 1, NUM_ROWS, context_len=pages_per_row * page_size, vocab_size=VOCAB)
+    radix = RadixCache(tree.matcher, config.cut_back_max, config.checkpoint_interval, pools, table, tree)
+    slots = SessionAwareCache(radix, page_size, pools, table, tree, log)
     return Parts(page_size, log, pools, table, tree, radix, slots, SessionController(config, log))
+
+
+def grant_pages(parts: Parts, owner: Owner, num_pages: int) -> list[int]:
+    """Pages of the pool, which has so many."""
+    granted = parts.pools.grant(owner, num_pages)
+    assert granted is not None, "the pool is empty"
+    return granted.pages
 
 
 def request_owner(rid: int) -> Owner:

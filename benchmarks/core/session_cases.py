@@ -53,9 +53,10 @@ class LentSlot:
         parts = self.parts
         parts.slots.acquire(first, parts.slots.probe(first))
         kv = first.kv
-        pages, rows = parts.pools.grant(first.owner, num_pages, 1) or ([], [])
-        kv.pages, kv.req_pool_idx = pages, rows[0]
-        parts.table.write(rows[0], 0, pages)
+        granted = parts.pools.grant(first.owner, num_pages, 1)
+        assert granted is not None, "the pool is empty"
+        kv.pages, kv.req_pool_idx = granted.pages, granted.rows[0]
+        parts.table.write(granted.rows[0], 0, granted.pages)
         kv.kv_committed_len = kv.kv_allocated_len = first.known_len - 1
         first.prompt_len = prompt_len
         parts.slots.cache_prompt(first)

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from itertools import count
 
-from benchmarks.core.parts import Parts, make_ids, make_parts, make_request, request_owner
+from benchmarks.core.parts import Parts, grant_pages, make_ids, make_parts, make_request, request_owner
 from benchmarks.core.results import Result
 from benchmarks.core.timing import measure
 from engine.core.ids import pack_ids, pages_for, slice_ids
 from engine.core.ownership import Move, PoolKind
-from engine.core.radix import Lock
+from engine.core.radix_node import Gift, Lock
 
 PAGE_SIZE = 16
 OWNER = request_owner(1)
@@ -34,11 +34,11 @@ INSERT_NEW = 128
 
 def donate(parts: Parts, key: bytes, lock: Lock | None = None, known_pages: int = 0) -> Lock:
     """Puts `key` into the tree with fresh pages for all but the first `known_pages`, and locks it."""
-    pages, _ = parts.pools.grant(OWNER, len(key) // 4 // PAGE_SIZE - known_pages) or ([], [])
-    held, duplicates = parts.tree.donate(Move.DONATE, OWNER, "", lock, key, pages)
-    assert held is not None, "an empty key has no lock"
-    parts.pools.free_up(Move.RELEASE, PoolKind.FULL, duplicates, OWNER)
-    return held
+    gift = Gift(grant_pages(parts, OWNER, len(key) // 4 // PAGE_SIZE - known_pages))
+    donated = parts.tree.donate(Move.DONATE, OWNER, "", lock, key, gift)
+    assert donated.lock is not None, "an empty key has no lock"
+    parts.pools.free_up(Move.RELEASE, PoolKind.FULL, donated.duplicates, OWNER)
+    return donated.lock
 
 
 def add_leaf(parts: Parts, number: int) -> None:
@@ -67,7 +67,7 @@ def allocate(page_size: int, pool_tokens: int, repetitions: int) -> Result:
     def run() -> None:
         granted = parts.pools.grant(OWNER, num_pages)
         assert granted is not None, "the pool is empty"
-        parts.pools.free_up(Move.RELEASE, PoolKind.FULL, granted[0], OWNER)
+        parts.pools.free_up(Move.RELEASE, PoolKind.FULL, granted.pages, OWNER)
 
     timing = measure(run, repetitions, after=parts.log.take)
     target_us, peer_us = ALLOCATE_TARGET_US[page_size], ALLOCATE_PEER_US.get(pool_tokens)
@@ -109,13 +109,14 @@ def insert(is_matched: bool, repetitions: int) -> Result:
             found = parts.tree.probe("", shared)
             assert found is not None, "the shared tokens are gone"
             locks.append(parts.tree.lock(found))
-        pages.extend((parts.pools.grant(OWNER, len(key) // 4 // PAGE_SIZE - known_pages) or ([], []))[0])
+        pages.extend(grant_pages(parts, OWNER, len(key) // 4 // PAGE_SIZE - known_pages))
 
     def run() -> None:
-        held, duplicates = parts.tree.donate(Move.DONATE, OWNER, "", locks.pop() if locks else None, key, pages)
-        parts.pools.free_up(Move.RELEASE, PoolKind.FULL, duplicates, OWNER)
-        assert held is not None, "an empty key has no lock"
-        parts.tree.unlock(held, parts.tree.next_use())
+        lock = locks.pop() if locks else None
+        donated = parts.tree.donate(Move.DONATE, OWNER, "", lock, key, Gift(pages))
+        parts.pools.free_up(Move.RELEASE, PoolKind.FULL, donated.duplicates, OWNER)
+        assert donated.lock is not None, "an empty key has no lock"
+        parts.tree.unlock(donated.lock, parts.tree.next_use())
 
     def after() -> None:
         freed = parts.tree.evict(INSERT_NEW // PAGE_SIZE)

@@ -35,9 +35,11 @@ def check_input(config: CoreConfig, command: Submit) -> None:
         raise Refusal(reason, message, field="max_tokens", value=command.max_tokens, limit=1)
     check_sampling(command.sampling)
     check_priority(command.priority or 0)
-    if not 0 <= command.draft_tokens <= config.draft_tokens_max:
-        limit = config.draft_tokens_max
+    if not 0 <= command.draft_tokens <= config.drafts_max:
+        limit = config.drafts_max
         message = f"draft_tokens must be from 0 to {limit}, not {command.draft_tokens}"
+        if config.state_slots:
+            message += ": the recurrent states of this model can't be taken back to before a wrong guess"
         reason = RefusalReason.DRAFT_TOKENS_INVALID
         raise Refusal(reason, message, field="draft_tokens", value=command.draft_tokens, limit=limit)
 
@@ -82,6 +84,15 @@ def pages_to_come(request: Request, page_size: int, new_token_ratio: float, num_
     share = 1.0 if request.is_last_attempt else new_token_ratio
     to_generate = max(min(1 + request.draft_tokens, left), int(share * left))
     return max(0, pages_for(request.known_len + to_generate, page_size) - num_pages)
+
+
+def windows_to_come(config: CoreConfig, pages: int, num_held: int, *, is_pinned: bool) -> int:
+    """SWA pages that a request, which has `num_held`, still needs while `pages` more are added at its end.
+
+    It gives up at its begin what it has left behind: so never more than one span, and the window that `is_pinned`.
+    """
+    most = config.swa_span_pages + (config.swa_pin_pages if is_pinned else 0)
+    return max(0, min(num_held + pages, most) - num_held)
 
 
 class NewTokenRatio:

@@ -2,6 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
+from engine.core.ids import pages_for
+from engine.core.pool_needs import TurnNeeds
+from engine.core.states import STATES_A_TURN
+
 VOCAB_MAX = 2**31
 
 
@@ -54,9 +58,19 @@ class CoreConfig:
     """False takes the session-aware decorator off: streaming sessions are then refused by name."""
     prefix_cache: bool = True
     """False keeps no KV of finished stateless and ordinary turns."""
+    window: int | None = None
+    """Tokens that a token attends to in the model's sliding-window layers, its own included; None: it has none."""
+    swa_pages: int = 0
+    """Pages of the SWA pool, the padding page 0 included; 0 without such layers."""
+    state_slots: int = 0
+    """State slots of the Mamba pool, the padding slot 0 included; 0 without recurrent layers."""
+    state_interval: int = 256
+    """Tokens between two states of one sequence that the cache may keep, rounded up to whole pages."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
+            if name in ("swa_pages", "state_slots"):
+                continue  # of the model's kinds of layers: see below
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if not 0 < self.idle_timeout_s < float("inf"):
@@ -79,6 +93,62 @@ class CoreConfig:
             raise ValueError(f"in_flight_max must be 1 or 2, not {self.in_flight_max}")
         if any(not 0 <= eos < self.vocab_size for eos in self.eos_ids):
             raise ValueError(f"eos_ids {self.eos_ids} must be below vocab_size {self.vocab_size}")
+        self._check_kinds()
+
+    def _check_kinds(self) -> None:
+        """One turn alone has to find room in each pool, whatever it does."""
+        if (self.window is None) != (self.swa_pages == 0):
+            raise ValueError(f"a window of {self.window} tokens and {self.swa_pages} swa_pages: both, or neither")
+        if self.window is not None and self.swa_pages - 1 < self.swa_turn_pages:
+            raise ValueError(
+                f"swa_pages must be at least {1 + self.swa_turn_pages} (page 0 is padding), not {self.swa_pages}: one "
+                f"turn may need two windows of {self.window} tokens and what it computes in a step"
+            )
+        if self.state_slots and self.state_slots - 1 < STATES_A_TURN:
+            raise ValueError(
+                f"state_slots must be 0, or at least {1 + STATES_A_TURN} (slot 0 is padding), not {self.state_slots}: "
+                f"one turn may need {STATES_A_TURN}"
+            )
+
+    @property
+    def needs(self) -> TurnNeeds:
+        """What one turn may need of each pool."""
+        return TurnNeeds(
+            page_size=self.page_size,
+            context_len=self.context_len,
+            chunk_tokens=self.chunk_tokens,
+            in_flight_max=self.in_flight_max,
+            draft_tokens_max=self.draft_tokens_max,
+            window=self.window,
+            has_states=self.state_slots > 0,
+        )
+
+    @property
+    def drafts_max(self) -> int:
+        """As `draft_tokens_max`, but none with recurrent layers: see `TurnNeeds`, as for those below."""
+        return self.needs.drafts_max
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """`state_interval` in whole pages."""
+        return pages_for(self.state_interval, self.page_size) * self.page_size
+
+    @property
+    def cut_back_max(self) -> int:
+        return self.needs.cut_back_max
+
+    @property
+    def swa_span_pages(self) -> int:
+        return self.needs.swa_span_pages
+
+    @property
+    def swa_pin_pages(self) -> int:
+        return self.needs.swa_pin_pages
+
+    @property
+    def swa_turn_pages(self) -> int:
+        """SWA pages with which any one turn can run alone."""
+        return self.needs.swa_pages
 
     @property
     def pool_tokens(self) -> int:

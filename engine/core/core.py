@@ -22,26 +22,29 @@ from engine.core.errors import require
 from engine.core.events import EventLog, Numbered
 from engine.core.faults import Fault, plant_fault
 from engine.core.findings import CheckLevel, Report
+from engine.core.holding import Holding
 from engine.core.ids import SessionId, TurnId, pages_for
 from engine.core.intake import Intake
 from engine.core.invariants import Books, check_books
 from engine.core.lineage import Lineage
+from engine.core.no_cache import NoPrefixCache
 from engine.core.owners_check import OWNERS_SLICE_UNITS, OwnersCheck
 from engine.core.ownership import Owner, PoolKind
 from engine.core.plan import StepOutcome, StepPlan
 from engine.core.pools import Pools
-from engine.core.prefix_cache import HoldingCache, NoPrefixCache, PrefixCache, RadixCache
+from engine.core.prefix_cache import HoldingCache, PrefixCache
 from engine.core.provenance import UnitHistory
 from engine.core.quarantine import quarantine_leaks
 from engine.core.queues import Queues
 from engine.core.radix import RadixTree
-from engine.core.request import Holding
+from engine.core.radix_cache import RadixCache
 from engine.core.rows import PageTable
 from engine.core.scheduler import Scheduler
 from engine.core.session_cache import IdleSlots, SessionAwareCache
 from engine.core.sessions import SessionController
 from engine.core.sliced_check import SLICE_UNITS, SlicedCheck
 from engine.core.snapshot import SessionState, Snapshot, TurnState, describe_plan
+from engine.core.states import STATES_A_TURN
 from engine.core.turns import Point, find_base
 
 
@@ -54,12 +57,22 @@ class Core:
     def __init__(self, config: CoreConfig) -> None:
         self.config = config
         self._log = EventLog()
-        self._pools = Pools(config.pool_pages, config.num_rows, self._log)
-        self._table = PageTable(config.num_rows, pages_for(config.context_len, config.page_size))
-        self._tree = RadixTree(config.page_size, self._pools)
-        inner: HoldingCache = NoPrefixCache(config.page_size, self._pools, self._table)
+        self._pools = Pools(
+            config.pool_pages,
+            config.num_rows,
+            self._log,
+            swa_pages=config.swa_pages,
+            state_slots=config.state_slots,
+        )
+        pages_per_row = pages_for(config.context_len, config.page_size)
+        self._table = PageTable(config.num_rows, pages_per_row, has_swa=self._pools.has_swa)
+        self._tree = RadixTree(config.page_size, self._pools, config.window)
+        matcher = self._tree.matcher
+        inner: HoldingCache = NoPrefixCache(matcher, config.cut_back_max, self._pools, self._table)
         if config.prefix_cache:
-            inner = RadixCache(config.page_size, self._pools, self._table, self._tree)
+            inner = RadixCache(
+                matcher, config.cut_back_max, config.checkpoint_interval, self._pools, self._table, self._tree
+            )
         self._slots: SessionAwareCache | None = None
         if config.streaming_sessions:
             self._slots = SessionAwareCache(inner, config.page_size, self._pools, self._table, self._tree, self._log)
@@ -74,7 +87,7 @@ class Core:
         )
         slots = self._slots
         self._books = Books(
-            page_size=config.page_size,
+            matcher=matcher,
             pools=self._pools,
             table=self._table,
             tree=self._tree,
@@ -211,11 +224,20 @@ class Core:
         self._num_changes += 1
         histories = quarantine_leaks(self._pools, report)
         if histories:
-            left = {pool: self._pools.in_circulation(pool) for pool in self._pools.ledger.pools}
-            require(min(left.values()) > 0, f"nothing is left in circulation to serve with: {left}")
+            self._require_enough()
             self._endings.fit_pool(self._pools.in_circulation(PoolKind.FULL) * self.config.page_size, self._now)
         self._num_changes += 1
         return histories
+
+    def _require_enough(self) -> None:
+        """Raises InvariantViolation when what is left in circulation is too little for any turn to run in."""
+        config, pools = self.config, self._pools
+        least = {PoolKind.FULL: 1, PoolKind.ROWS: 1}
+        least |= {PoolKind.SWA: config.swa_turn_pages} if pools.has_swa else {}
+        least |= {PoolKind.MAMBA: STATES_A_TURN} if pools.has_states else {}
+        left = {pool: pools.in_circulation(pool) for pool in least}
+        is_enough = all(left[pool] >= count for pool, count in least.items())
+        require(is_enough, f"too little is left in circulation to serve with: {left}, {least} are needed")
 
     def plant(self, fault: Fault) -> UnitHistory:
         """Breaks the books on purpose, see `engine.core.faults`. Raises Refusal: FAULT_IMPOSSIBLE."""
@@ -247,6 +269,8 @@ class Core:
                 kv_committed_len=request.kv.kv_committed_len,
                 pages=len(request.kv.pages),
                 in_flight=request.in_flight,
+                swa_pages=len(request.kv.swa),
+                states=len(request.kv.state_slots()),
             )
             for request in self._queues.live.values()
         )
@@ -268,6 +292,8 @@ class Core:
                     kv_committed_len=kv.kv_committed_len,
                     pages=len(kv.pages),
                     number=session.uid,
+                    swa_pages=len(kv.swa),
+                    states=len(kv.state_slots()),
                 )
             )
         return tuple(states)

@@ -3,10 +3,12 @@
 from engine.core.commands import AbortReason, FinishReason, OnAbort
 from engine.core.config import CoreConfig
 from engine.core.events import CommitRequested, EventLog, SessionClosed, TurnEnded, TurnRetracted, Usage
+from engine.core.ownership import CACHED_KINDS
 from engine.core.pools import Pools
 from engine.core.prefix_cache import PrefixCache
 from engine.core.priorities import last_attempt_rank
 from engine.core.queues import Queues
+from engine.core.releases import own_units
 from engine.core.request import SETTLING, Phase, Request
 from engine.core.sessions import Session, SessionController
 
@@ -183,9 +185,11 @@ class Endings:
                 pass
 
     def _drain(self, request: Request) -> None:
-        """Tells once that the pages of a request that gave its KV up stay with it for its plans' sake."""
+        """Tells once that the units of a request that gave its KV up stay with it for its plans' sake."""
         if request.phase in SETTLING:
-            self._pools.drain(request.owner, request.kv.pages, request.last_step)
+            for pool, units in own_units(request.kv):
+                if pool in CACHED_KINDS:
+                    self._pools.drain(request.owner, units, request.last_step, pool)
 
     def _done(self, request: Request) -> None:
         request.go(Phase.DONE)

@@ -40,9 +40,10 @@ class KvMoved:
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """The lock count of these cache pages went from 0 to 1."""
+    """The lock count of these cache pages went from 0 to 1. Each pool has lock counts of its own."""
 
     pages: tuple[int, ...]
+    pool: PoolKind = PoolKind.FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Unprotected:
     """The lock count of these cache pages went from 1 to 0."""
 
     pages: tuple[int, ...]
+    pool: PoolKind = PoolKind.FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Draining:
     owner: Owner
     pages: tuple[int, ...]
     until: StepNo
+    pool: PoolKind = PoolKind.FULL
 
 
 @dataclass(frozen=True, slots=True)

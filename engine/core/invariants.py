@@ -6,63 +6,29 @@ yield after every piece of work: drained it is the whole check, stopped and gone
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 
-from engine.core.claims import Listing, check_claims, cut
+from engine.core.books import HOLDER_UNITS, LOOK_UNITS, NODE_UNITS, Books, name_of_slot
+from engine.core.claims import Listing, check_claims
 from engine.core.events import SlotState
 from engine.core.findings import CheckLevel, Finding, FindingKind, Report, Tally, Work
-from engine.core.ids import TOKEN_BYTES, Rid, pages_for
-from engine.core.ownership import CACHE, FREE, Owner, PoolKind
+from engine.core.holding import Holding
+from engine.core.holding_checks import check_holding
+from engine.core.ids import Rid
+from engine.core.ownership import CACHE, FREE, PoolKind
 from engine.core.pools import Pools
-from engine.core.queues import Queues
-from engine.core.radix import Lock, Node, RadixTree, path_up
-from engine.core.request import Holding, Phase, Request
-from engine.core.rows import PageTable
-from engine.core.session_cache import IDLE_STATES, IdleSlots, SessionSlot
-from engine.core.sessions import Session
+from engine.core.releases import own_units
+from engine.core.request import Phase, Request
+from engine.core.session_cache import IDLE_STATES, SessionSlot
+from engine.core.tree_checks import check_lines, check_tree
 
 __all__ = ["Books", "CheckLevel", "Finding", "FindingKind", "Report", "check_books"]
-
-HOLDER_UNITS = 16
-NODE_UNITS = 8
-LOOK_UNITS = 2
-"""What it costs to look into a holder, slot or session, at a node, or a name up: about as much as at so many pages."""
 
 TOLD_MAX = 16
 """Names that a message tells of many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Books:
-    """All that the full check looks at. `slots`, `idle` and `sessions` are asked anew at each check."""
-
-    page_size: int
-    pools: Pools
-    table: PageTable
-    tree: RadixTree
-    queues: Queues
-    slots: Callable[[], tuple[SessionSlot, ...]]
-    idle: Callable[[], IdleSlots]
-    sessions: Callable[[], tuple[Session, ...]]
-
-    def holders(self) -> Iterator[tuple[str, Owner, Holding]]:
-        """Everyone who may hold KV, by name: live requests in any phase, then slots."""
-        for request in self.queues.live.values():
-            yield name_of_request(request), request.owner, request.kv
-        for slot in self.slots():
-            yield name_of_slot(slot), slot.owner, slot.kv
-
-
-def name_of_request(request: Request) -> str:
-    return f"rid {request.rid} ({request.phase})"
-
-
-def name_of_slot(slot: SessionSlot) -> str:
-    return f"slot of {slot.session.session_id!r} ({slot.state})"
-
-
-FULL = PoolKind.FULL
+FULL, SWA, MAMBA = PoolKind.FULL, PoolKind.SWA, PoolKind.MAMBA
 """Looked up once: asking an enum for a member costs as much as a call, and the busy check runs every step."""
 
 
@@ -93,7 +59,7 @@ def check_equation(pools: Pools, *, are_stacks_counted: bool = False) -> list[Fi
     ledger = pools.ledger
     for (pool, size, counts), stack in zip(ledger.tallies, pools.stacks, strict=True):
         free, lent, held, cached, quarantined = counts.values()  # by place: each look-up by name hashes an enum
-        protected = ledger.protected_pages if pool is FULL else 0
+        protected = ledger.protected(pool)
         evictable, total = cached - protected, size - 1 - quarantined
         if free + evictable + protected + held + lent != total:
             terms = f"{free} + {evictable} + {protected} + {held} + {lent}"
@@ -112,13 +78,6 @@ def check_owners(books: Books) -> Iterator[Work]:
     ledger = books.pools.ledger
     for pool in ledger.pools:
         yield from check_claims(ledger, pool, partial(LISTINGS[pool], books))
-    protected = 0
-    for node in books.tree.nodes():
-        protected += len(node.pages) if node.lock_count > 0 else 0
-        yield NODE_UNITS
-    if protected != ledger.protected_pages:
-        message = f"{protected} pages of the tree are locked, {ledger.protected_pages} are counted"
-        yield Finding("census", message, pool=PoolKind.FULL)
 
 
 def _list_pages(books: Books) -> Iterator[Listing]:
@@ -126,8 +85,29 @@ def _list_pages(books: Books) -> Iterator[Listing]:
     yield Listing("census", "the tree", CACHE, (node.pages for node in books.tree.nodes()))
     for name, owner, kv in books.holders():
         yield Listing("holders", name, owner, (kv.pages,))
+    yield from _list_draining(books, FULL)
+
+
+def _list_windows(books: Books) -> Iterator[Listing]:
+    yield Listing("census", "the free stack", FREE, (books.pools.free_units(SWA),))
+    yield Listing("census", "the tree", CACHE, (node.swa for node in books.tree.nodes()))
+    for name, owner, kv in books.holders():
+        yield Listing("holders", name, owner, (list(kv.swa.values()),))
+    yield from _list_draining(books, SWA)
+
+
+def _list_states(books: Books) -> Iterator[Listing]:
+    yield Listing("census", "the free stack", FREE, (books.pools.free_units(MAMBA),))
+    yield Listing("census", "the tree", CACHE, (node.units(MAMBA) for node in books.tree.nodes()))
+    for name, owner, kv in books.holders():
+        yield Listing("holders", name, owner, (kv.state_slots(),))
+    yield from _list_draining(books, MAMBA)
+
+
+def _list_draining(books: Books, pool: PoolKind) -> Iterator[Listing]:
     for drain in books.pools.draining:
-        yield Listing("holders", f"draining until {drain.until}", drain.owner, (drain.pages,))
+        if drain.pool is pool:
+            yield Listing("holders", f"draining until {drain.until}", drain.owner, (drain.pages,))
 
 
 def _list_rows(books: Books) -> Iterator[Listing]:
@@ -137,73 +117,11 @@ def _list_rows(books: Books) -> Iterator[Listing]:
             yield Listing("holders", name, owner, ((kv.req_pool_idx,),))
 
 
-def check_tree(books: Books) -> Iterator[Work]:
-    """Links, keys, and lock counts that are exactly the live locks running through each node."""
-    locks: Counter[int] = Counter()
-    idles: Counter[int] = Counter()
-    for _, _, kv in books.holders():
-        yield NODE_UNITS
-        for node in _nodes_under(kv.lock):
-            locks[node.number] += 1
-            idles[node.number] += kv.lock is not None and kv.lock.is_idle
-            yield NODE_UNITS
-    idle_pages = 0
-    for node in books.tree.nodes():
-        yield from check_node(node, books.page_size)
-        if (locks[node.number], idles[node.number]) != (node.lock_count, node.idle_count):
-            message = (
-                f"node {node.number}: {node.lock_count} locks ({node.idle_count} idle) counted, "
-                f"{locks[node.number]} ({idles[node.number]}) held"
-            )
-            yield Finding("tree", message)
-        idle_pages += len(node.pages) if node.is_idle else 0
-        yield NODE_UNITS
-    if idle_pages != books.tree.idle_pages:
-        yield Finding("tree", f"{idle_pages} pages are locked by idle slots only, {books.tree.idle_pages} are counted")
-
-
-def _nodes_under(lock: Lock | None) -> Iterator[Node]:
-    return path_up(lock.node) if lock is not None else iter(())
-
-
-def check_node(node: Node, page_size: int) -> Iterator[Finding]:
-    """Its key is as long as its pages, and its parent finds it by that."""
-    page_bytes = page_size * TOKEN_BYTES
-    if not node.pages or len(node.key) != len(node.pages) * page_bytes:
-        yield Finding("tree", f"node {node.number}: {len(node.key)} bytes of key for {len(node.pages)} pages")
-    if node.parent is None or node.parent.children.get(node.key[:page_bytes]) is not node:
-        yield Finding("tree", f"node {node.number}: its parent does not know it")
-
-
 def check_holdings(books: Books) -> Iterator[Work]:
     """Lengths and page tables of every holder."""
     for name, _, kv in books.holders():
         yield from check_holding(books, name, kv)
         yield HOLDER_UNITS
-
-
-def check_holding(books: Books, name: str, kv: Holding) -> Iterator[Work]:
-    """Protected ≤ committed ≤ allocated, the pages for that, and a row that says the same."""
-    lengths = (kv.cache_protected_len, kv.kv_committed_len, kv.kv_allocated_len)
-    if kv.cache_protected_len % books.page_size or not lengths[0] <= lengths[1] <= lengths[2]:
-        yield Finding("holding", f"{name}: protected, committed, allocated = {lengths}")
-    path: list[list[int]] = []
-    for node in _nodes_under(kv.lock):
-        path.append(node.pages)
-        yield 1
-    locked = sum(map(len, path))
-    if locked * books.page_size != kv.cache_protected_len:
-        yield Finding("holding", f"{name}: locks {locked} pages for {kv.cache_protected_len} protected tokens")
-    if kv.num_pages(books.page_size) < pages_for(kv.kv_allocated_len, books.page_size):
-        yield Finding("holding", f"{name}: {kv.num_pages(books.page_size)} pages for {kv.kv_allocated_len} tokens")
-    if kv.req_pool_idx is not None:
-        row, at = books.table.row(kv.req_pool_idx), 0
-        for piece, cost in cut((*reversed(path), kv.pages)):
-            if row[at : at + len(piece)].tolist() != piece:
-                yield Finding("holding", f"{name}: row {kv.req_pool_idx} does not say what it holds")
-                return
-            at += len(piece)
-            yield cost
 
 
 def check_slots(books: Books) -> Iterator[Work]:
@@ -231,26 +149,20 @@ def check_reclaimable(books: Books) -> Iterator[Work]:
     """What counts as reclaimable is found when room is made: idle slots in their orders, free leaves on the heap."""
     held: Counter[int] = Counter()
     with_row: Counter[int] = Counter()
-    pages = 0
+    units: Counter[PoolKind] = Counter()
     for slot in books.slots():
         if slot.state is SlotState.HELD:
             held[slot.session.uid] += 1
             with_row[slot.session.uid] += slot.kv.req_pool_idx is not None
-            pages += len(slot.kv.pages)
+            units.update({pool: len(own) for pool, own in own_units(slot.kv)})
         yield NODE_UNITS
     idle = books.idle()
     yield from _check_line(idle.uids, held, "to give way")
     yield from _check_line(idle.uids_with_row, with_row, "to give a row")
-    if pages != idle.num_pages:
-        yield Finding("reclaimable", f"idle slots hold {pages} pages, {idle.num_pages} are counted")
-    offered: set[int | None] = set()
-    for number in books.tree.offered():
-        offered.add(number)
-        yield LOOK_UNITS
-    for node in books.tree.nodes():
-        if not node.children and node.lock_count == 0 and node.number not in offered:
-            yield Finding("reclaimable", f"node {node.number} could be evicted, but would not be found")
-        yield NODE_UNITS
+    for pool, counted in idle.num_units.items():
+        if units[pool] != counted:
+            yield Finding("reclaimable", f"idle slots hold {units[pool]} of {pool}, {counted} are counted")
+    yield from check_lines(books)
 
 
 def _check_line(uids: Iterable[int], due: Counter[int], purpose: str) -> Iterator[Work]:
@@ -304,10 +216,15 @@ def _check_queue(books: Books, phase: Phase, queue: Iterable[Request]) -> Iterat
 
 
 def _holds(kv: Holding) -> bool:
-    return bool(kv.pages) or kv.lock is not None or kv.req_pool_idx is not None
+    return kv.lock is not None or any(True for _ in own_units(kv))
 
 
-LISTINGS: Mapping[PoolKind, Callable[[Books], Iterator[Listing]]] = {FULL: _list_pages, PoolKind.ROWS: _list_rows}
+LISTINGS: Mapping[PoolKind, Callable[[Books], Iterator[Listing]]] = {
+    FULL: _list_pages,
+    SWA: _list_windows,
+    MAMBA: _list_states,
+    PoolKind.ROWS: _list_rows,
+}
 
 FULL_CHECKS = (
     check_owners,

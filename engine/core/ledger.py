@@ -43,13 +43,12 @@ class Ledger:
             for pool, size in sizes.items()
         }
         self._tallies = tuple((pool, size, self._counts[pool]) for pool, size in sizes.items())
-        self._protected_pages = 0
+        self._protected = dict.fromkeys(sizes, 0)
         self._provenance = Provenance(sizes)
 
-    @property
-    def protected_pages(self) -> int:
-        """Cache pages of the full pool whose lock count is above 0."""
-        return self._protected_pages
+    def protected(self, pool: PoolKind) -> int:
+        """Units of the cache whose lock count is above 0."""
+        return self._protected[pool]
 
     @property
     def pools(self) -> tuple[PoolKind, ...]:
@@ -161,16 +160,16 @@ class Ledger:
 
     # Locks
 
-    def protect(self, pages: Sequence[int]) -> None:
-        """The lock count of these cache pages went from 0 to 1."""
-        self._protected_pages += len(pages)
-        self._log.emit(Protected(tuple(pages)))
+    def protect(self, pages: Sequence[int], pool: PoolKind = PoolKind.FULL) -> None:
+        """The lock count of these units of the cache went from 0 to 1."""
+        self._protected[pool] += len(pages)
+        self._log.emit(Protected(tuple(pages), pool))
 
-    def unprotect(self, pages: Sequence[int]) -> None:
-        """The lock count of these cache pages went from 1 to 0."""
-        self._protected_pages -= len(pages)
-        require(self._protected_pages >= 0, f"{-self._protected_pages} more pages unlocked than locked")
-        self._log.emit(Unprotected(tuple(pages)))
+    def unprotect(self, pages: Sequence[int], pool: PoolKind = PoolKind.FULL) -> None:
+        """The lock count of these units of the cache went from 1 to 0."""
+        self._protected[pool] = left = self._protected[pool] - len(pages)
+        require(left >= 0, f"{-left} more units of {pool} unlocked than locked")
+        self._log.emit(Unprotected(tuple(pages), pool))
 
 
 def _require_legal(move: Move, rule: MoveRule, pool: PoolKind, source: Owner, target: Owner) -> None:

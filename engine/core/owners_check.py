@@ -3,22 +3,18 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from engine.core.books import HOLDER_UNITS, Books, name_of_request, name_of_slot
 from engine.core.claims import not_of, tell_leak, tell_outside, tell_wrong, within
 from engine.core.events import SlotState
 from engine.core.findings import PIECE_UNITS, CheckLevel, Finding, Report, Tally, Work, findings_of
-from engine.core.invariants import (
-    HOLDER_UNITS,
-    Books,
-    check_holding,
-    check_node,
-    check_slot,
-    name_of_request,
-    name_of_slot,
-)
+from engine.core.holding import Holding
+from engine.core.holding_checks import check_holding
+from engine.core.invariants import check_slot
 from engine.core.ledger import Ledger
 from engine.core.ownership import CACHE, FREE, Owner, OwnerKind, PoolKind
-from engine.core.radix import Node, path_up
-from engine.core.request import Holding
+from engine.core.radix_node import Node, path_up
+from engine.core.releases import own_units
+from engine.core.tree_checks import check_node
 
 OWNERS_SLICE_UNITS = 1024
 """Work of one slice, in units of about one page's: more by one owner at most, who may have very many pages."""
@@ -38,16 +34,16 @@ class OwnersCheck:
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._draining: dict[Owner, list[int]] = {}
+        self._draining: dict[tuple[Owner, PoolKind], list[int]] = {}
         self._round: Iterator[Work] | None = None
 
     def run_slice(self, units: int) -> Report:
         """Goes on for `units` of work, at most to the end of the round. A leak's finding names all of its units."""
         if self._round is None:
             self._round = self._check_all()
-        draining: defaultdict[Owner, list[int]] = defaultdict(list)
+        draining: defaultdict[tuple[Owner, PoolKind], list[int]] = defaultdict(list)
         for drain in self._books.pools.draining:
-            draining[drain.owner] += drain.pages
+            draining[drain.owner, drain.pool] += drain.pages
         self._draining = draining
         tally = Tally()
         if tally.run(self._round, units):
@@ -88,12 +84,14 @@ class OwnersCheck:
     def _check_owner(self, name: str, owner: Owner, kv: Holding) -> Iterator[Work]:
         """All that it has. It yields work after its last look only: nobody changes anything in between."""
         books = self._books
-        pages = kv.pages + self._draining.get(owner, [])
-        rows = [kv.req_pool_idx] if kv.req_pool_idx is not None else []
-        yield from _check_all_of(books.pools.ledger, PoolKind.FULL, name, owner, pages)
-        yield from _check_all_of(books.pools.ledger, PoolKind.ROWS, name, owner, rows)
+        ledger, num_units = books.pools.ledger, 0
+        own = dict(own_units(kv))
+        for pool in ledger.pools:
+            listed = own.get(pool, []) + self._draining.get((owner, pool), [])
+            yield from _check_all_of(ledger, pool, name, owner, listed)
+            num_units += len(listed)
         yield from findings_of(check_holding(books, name, kv))
-        yield len(pages)
+        yield num_units
 
     def _check_stack(self, pool: PoolKind) -> Iterator[Work]:
         """From the top down: what is pushed and popped meanwhile moves nothing that is below."""
@@ -119,9 +117,9 @@ class OwnersCheck:
                 if step is parent:
                     break
                 yield from check_node(step, self._books.page_size)
-                yield from _check_listed(
-                    self._books.pools.ledger, PoolKind.FULL, "census", f"node {step.number}", CACHE, step.pages
-                )
+                for pool in self._books.tree.evictable_kinds:
+                    ledger, units = self._books.pools.ledger, step.units(pool)
+                    yield from _check_listed(ledger, pool, "census", f"node {step.number}", CACHE, units)
             waiting.append((node, list(node.children.values())))
             yield HOLDER_UNITS + len(node.pages)
 

@@ -5,9 +5,9 @@ from enum import StrEnum
 
 
 class PoolKind(StrEnum):
-    """What a pool counts: `full`, `swa` in pages, `mamba` in state slots, `rows` in request rows.
+    """What a pool counts: `full` and `swa` pages, `mamba` state slots, `rows` request rows.
 
-    SWA and MAMBA are named so that tables are complete; no pool of these kinds is built yet.
+    An engine has the kinds that its model has layers for; `full` and `rows` always.
     """
 
     FULL = "full"
@@ -87,3 +87,8 @@ CIRCULATING_KINDS: dict[PoolKind, tuple[OwnerKind, ...]] = {
     PoolKind.ROWS: (OwnerKind.FREE, OwnerKind.REQUEST, OwnerKind.SESSION),
 }
 """Which kinds of owner a unit of each pool may have while it is in circulation: the cache never owns a row."""
+
+PAGED_KINDS = (PoolKind.FULL, PoolKind.SWA)
+"""Pools whose units hold the KV of `page_size` tokens."""
+CACHED_KINDS = (PoolKind.FULL, PoolKind.SWA, PoolKind.MAMBA)
+"""Pools of whose units the cache may own some."""

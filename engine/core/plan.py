@@ -9,6 +9,7 @@ from typing import NamedTuple
 from engine.core.ids import TOKEN_BYTES, Rid, StepNo
 from engine.core.ownership import PoolKind
 from engine.core.sampling import GREEDY, Sampling
+from engine.core.window import window_start
 
 
 class PlanRow(NamedTuple):
@@ -46,6 +47,13 @@ class PlanRow(NamedTuple):
     only the first ceil((start_len + query_len) / page_size) entries are valid."""
     sampling: Sampling = GREEDY
     """How the next tokens are chosen where the row samples. The last one's position is start_len + query_len."""
+    swa_table: array[int] | None = None
+    """As `page_table`, of the SWA pool: valid from the page that the window of `start_len` begins in. None where the
+    model has no such layers."""
+    state_read: int = 0
+    """The state slot that holds the state behind `start_len` tokens; 0 for that behind none."""
+    state_write: int = 0
+    """The state slot that the state behind start_len + query_len tokens is written to; 0 where the model has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,10 @@ class StepPlan:
     page_size: int
     rows: tuple[PlanRow, ...]
     copies: tuple[PageCopy, ...] = ()
+    window: int | None = None
+    """Tokens of the window of the SWA layers; None where the model has none."""
+    has_states: bool = False
+    """Whether the model has recurrent layers."""
 
     @property
     def num_tokens(self) -> int:
@@ -112,5 +124,31 @@ def assert_well_formed(plan: StepPlan) -> None:
         if first_page < last_page:
             has_pages = min(row.page_table[first_page : last_page + 1]) > 0
         assert has_pages, f"step {plan.step} rid {row.rid}: padding page"
+        if plan.window is not None:
+            _assert_window(plan, row, plan.window, last_page)
+    if plan.has_states:
+        _assert_states(plan)
     taken = [row.req_pool_idx for row in plan.rows]
     assert len(set(taken)) == len(taken), f"step {plan.step}: a row of {sorted(taken)} is planned twice"
+
+
+def _assert_window(plan: StepPlan, row: PlanRow, window: int, last_page: int) -> None:
+    """Every page that the row's first token sees, and all behind it, is there."""
+    table = row.swa_table
+    assert table is not None, f"step {plan.step} rid {row.rid}: no SWA pages"
+    assert last_page < len(table), f"step {plan.step} rid {row.rid}: page {last_page} past the row of SWA pages"
+    first_page = window_start(row.start_len, window) // plan.page_size
+    has_pages = min(table[first_page : last_page + 1]) > 0
+    assert has_pages, f"step {plan.step} rid {row.rid}: padding in SWA pages {first_page} to {last_page}"
+
+
+def _assert_states(plan: StepPlan) -> None:
+    """What is written is written once and read by nobody: a step never harms a state that it starts from."""
+    written = [row.state_write for row in plan.rows]
+    read = [row.state_read for row in plan.rows]
+    assert min(written) > 0, f"step {plan.step}: a row writes the padding state"
+    assert len(set(written)) == len(written), f"step {plan.step}: states {sorted(written)} are written twice"
+    assert not set(written) & set(read), f"step {plan.step}: states {sorted(set(written) & set(read))} are read, too"
+    for row in plan.rows:
+        is_start = row.start_len == 0
+        assert is_start == (row.state_read == 0), f"step {plan.step} rid {row.rid}: state {row.state_read} at the start"

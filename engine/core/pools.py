@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from engine.core.errors import InvariantViolation, require
 from engine.core.events import Draining, EventLog
@@ -12,17 +13,28 @@ from engine.core.ledger import Ledger
 from engine.core.ownership import FREE, QUARANTINED, Move, Owner, OwnerKind, PoolKind
 from engine.core.snapshot import PoolBooks
 
-FULL, ROWS, GRANT = PoolKind.FULL, PoolKind.ROWS, Move.GRANT
+FULL, SWA, MAMBA, ROWS, GRANT = PoolKind.FULL, PoolKind.SWA, PoolKind.MAMBA, PoolKind.ROWS, Move.GRANT
 """Looked up once: asking an enum for a member costs as much as a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Pages of the full pool that `owner` gave up while plan `until`, not answered yet, may still touch them."""
+    """Units that `owner` gave up while plan `until`, not answered yet, may still touch them."""
 
     owner: Owner
     pages: tuple[int, ...]
     until: StepNo
+    pool: PoolKind = FULL
+
+
+class Grant(NamedTuple):
+    """What was granted at once, from each pool."""
+
+    pages: list[int]
+    rows: list[int]
+    swa_pages: list[int]
+    """As many as `pages`, where there is such a pool."""
+    states: list[int]
 
 
 class Pools:
@@ -31,13 +43,20 @@ class Pools:
     Free units are handed out last-in first-out: deterministic, and warm in the device's cache.
     """
 
-    def __init__(self, pool_pages: int, num_rows: int, log: EventLog) -> None:
-        sizes = {PoolKind.FULL: pool_pages, PoolKind.ROWS: num_rows}
+    def __init__(
+        self, pool_pages: int, num_rows: int, log: EventLog, *, swa_pages: int = 0, state_slots: int = 0
+    ) -> None:
+        """Units of each pool, padding included; 0 where there is no such pool."""
+        sizes = {FULL: pool_pages, SWA: swa_pages, MAMBA: state_slots, ROWS: num_rows}
+        sizes = {kind: size for kind, size in sizes.items() if size > 0}
         self.ledger = Ledger(sizes, log)
+        self.has_swa = swa_pages > 0
+        self.has_states = state_slots > 0
         self._log = log
         self._stacks: dict[PoolKind, list[int]] = {kind: list(range(size - 1, 0, -1)) for kind, size in sizes.items()}
         self._to_release: deque[Drain] = deque()
-        self._draining: set[int] = set()
+        self._draining: dict[PoolKind, set[int]] = {kind: set() for kind in sizes}
+        self._num_draining = 0
         self._answered = StepNo(0)
 
     def free(self, pool: PoolKind) -> int:
@@ -61,16 +80,26 @@ class Pools:
         """Pages that nobody but these lists holds: they are released when their plan is answered."""
         return tuple(self._to_release)
 
-    @property
-    def draining_pages(self) -> int:
-        """Pages told to be draining and not moved since, whoever holds them. O(1)."""
-        return len(self._draining)
+    def num_draining(self, pool: PoolKind) -> int:
+        """Units told to be draining and not moved since, whoever holds them. O(1)."""
+        return len(self._draining[pool])
 
-    def grant(self, owner: Owner, pages: int, rows: int = 0) -> tuple[list[int], list[int]] | None:
-        """Takes `pages` and `rows` from the free stacks for a request: both in full, or None and nothing moved."""
-        if pages > len(self._stacks[FULL]) or rows > len(self._stacks[ROWS]):
+    def grant(self, owner: Owner, pages: int, rows: int = 0, states: int = 0) -> Grant | None:
+        """Takes units from the free stacks for a request: all of them, or None and nothing moved.
+
+        `pages` are taken from each pool of pages: the SWA pool grows with the full one, and shrinks by itself.
+        """
+        stacks = self._stacks
+        if pages > len(stacks[FULL]) or rows > len(stacks[ROWS]):
             return None
-        return self._take(owner, FULL, pages), self._take(owner, ROWS, rows) if rows else []
+        if (self.has_swa and pages > len(stacks[SWA])) or (states and states > len(stacks[MAMBA])):
+            return None
+        return Grant(
+            self._take(owner, FULL, pages),
+            self._take(owner, ROWS, rows) if rows else [],
+            self._take(owner, SWA, pages) if self.has_swa else [],
+            self._take(owner, MAMBA, states) if states else [],
+        )
 
     def _take(self, owner: Owner, pool: PoolKind, count: int) -> list[int]:
         if not count:
@@ -90,41 +119,44 @@ class Pools:
 
     def free_up(self, move: Move, pool: PoolKind, pages: Sequence[int], source: Owner) -> None:
         """A move to FREE: release or evict."""
+        if not pages:
+            return  # maybe there is no such pool
         self.ledger.move(move, pool, pages, source, FREE)
         self._stacks[pool].extend(reversed(pages))
         self._end_draining(pool, pages)
 
     # Draining
 
-    def drain(self, owner: Owner, pages: Sequence[int], until: StepNo) -> None:
-        """Tells that the holder gave up these pages of the full pool, and keeps them until plan `until` is answered.
+    def drain(self, owner: Owner, pages: Sequence[int], until: StepNo, pool: PoolKind = FULL) -> None:
+        """Tells that the holder gave up these units of a pool, and keeps them until plan `until` is answered.
 
-        The holder still lists them, and moves them itself. Tells nothing of pages that were told before and have not
-        moved since, nor when `until` is answered already. Raises InvariantViolation when a page is not `owner`'s.
+        The holder still lists them, and moves them itself. Tells nothing of units that were told before and have not
+        moved since, nor when `until` is answered already. Raises InvariantViolation when a unit is not `owner`'s.
         """
-        if until <= self._answered:
+        if until <= self._answered or not pages:
             return
-        told = self._draining
+        told = self._draining[pool]
         fresh = tuple(page for page in pages if page not in told) if told else tuple(pages)
         if not fresh:
             return
         for page in fresh:
-            held = self.ledger.owner(PoolKind.FULL, page)
+            held = self.ledger.owner(pool, page)
             if held is not owner and held != owner:
-                raise InvariantViolation(f"{owner} drains {PoolKind.FULL} page {page}, which belongs to {held}")
+                raise InvariantViolation(f"{owner} drains {pool} page {page}, which belongs to {held}")
         told.update(fresh)
-        self._log.emit(Draining(owner, fresh, until))
+        self._num_draining += len(fresh)
+        self._log.emit(Draining(owner, fresh, until, pool))
 
-    def release_after(self, until: StepNo, pages: Sequence[int], owner: Owner) -> None:
-        """Releases pages of the full pool once plan `until` is answered; at once when it already is.
+    def release_after(self, until: StepNo, pages: Sequence[int], owner: Owner, pool: PoolKind = FULL) -> None:
+        """Releases units of a pool once plan `until` is answered; at once when it already is.
 
         The caller lists them no longer.
         """
         if until <= self._answered:
-            self.free_up(Move.RELEASE, PoolKind.FULL, pages, owner)
+            self.free_up(Move.RELEASE, pool, pages, owner)
         elif pages:
-            self._to_release.append(Drain(owner, tuple(pages), until))
-            self.drain(owner, pages, until)
+            self._to_release.append(Drain(owner, tuple(pages), until, pool))
+            self.drain(owner, pages, until, pool)
 
     def answered(self, step: StepNo) -> None:
         """Plan `step` was answered: what drained for it in these lists is released."""
@@ -132,14 +164,17 @@ class Pools:
         still: deque[Drain] = deque()
         for drain in self._to_release:
             if drain.until <= step:
-                self.free_up(Move.RELEASE, PoolKind.FULL, drain.pages, drain.owner)
+                self.free_up(Move.RELEASE, drain.pool, drain.pages, drain.owner)
             else:
                 still.append(drain)
         self._to_release = still
 
     def _end_draining(self, pool: PoolKind, pages: Iterable[int]) -> None:
-        if self._draining and pool is PoolKind.FULL:
-            self._draining.difference_update(pages)
+        if self._num_draining:
+            told = self._draining[pool]
+            before = len(told)
+            told.difference_update(pages)
+            self._num_draining -= before - len(told)
 
     # What went wrong
 
@@ -174,9 +209,7 @@ class Pools:
     def books(self, pool: PoolKind) -> PoolBooks:
         """The terms of the equation, from counters alone: O(1)."""
         ledger = self.ledger
-        in_cache = ledger.count(pool, OwnerKind.CACHE)
-        is_full = pool is PoolKind.FULL
-        protected = ledger.protected_pages if is_full else 0
+        in_cache, protected = ledger.count(pool, OwnerKind.CACHE), ledger.protected(pool)
         return PoolBooks(
             pool=pool,
             total=self.in_circulation(pool),
@@ -185,7 +218,7 @@ class Pools:
             protected=protected,
             session_held=ledger.count(pool, OwnerKind.SESSION),
             uncached=ledger.count(pool, OwnerKind.REQUEST),
-            draining=self.draining_pages if is_full else 0,
+            draining=self.num_draining(pool),
             quarantined=ledger.count(pool, OwnerKind.QUARANTINED),
         )
 

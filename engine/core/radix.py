@@ -1,115 +1,53 @@
 """The radix prefix tree over pages: `probe` (read-only), `lock`, `donate`, `evict`."""
 
-import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 
-from engine.core.errors import InvariantViolation, require
+from engine.core.errors import require
+from engine.core.eviction import EvictionHeap, has_free_state, has_free_windows, is_free_leaf
 from engine.core.ids import TOKEN_BYTES
+from engine.core.matcher import Matcher, Step, steps_down
 from engine.core.ownership import CACHE, Move, Owner, PoolKind
+from engine.core.path_locks import PathLocks
 from engine.core.pools import Pools
+from engine.core.radix_node import Donated, Gift, Lock, Match, Node, Pinned, path_up, shared_pages
 
-HEAP_SLACK = 64
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """A run of whole pages behind its parent. `key` holds the token ids of exactly `pages`, as int32 bytes.
-
-    `lock_count` counts the holders whose path runs through here, `idle_count` those of them that give way under
-    pressure (slots between turns). A node is reclaimable when the two are equal, and then so is everything below it.
-    """
-
-    number: int
-    key: bytes
-    pages: list[int]
-    parent: "Node | None"
-    children: dict[bytes, "Node"] = field(default_factory=dict)
-    lock_count: int = 0
-    idle_count: int = 0
-    last_use: int = 0
-    namespace: str | None = None
-    """Of a root only."""
-
-    @property
-    def is_reclaimable(self) -> bool:
-        return self.lock_count == self.idle_count
-
-    @property
-    def is_idle(self) -> bool:
-        """Locked, and by holders that give way only."""
-        return self.lock_count > 0 and self.is_reclaimable
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """What a probe found: the path ends `used_pages` into `node`. Valid until the tree changes."""
-
-    node: Node
-    used_pages: int
-    num_pages: int
-    """Pages from the root to there."""
-
-
-@dataclass(slots=True, eq=False)
-class Lock:
-    """A holder's right to a path from the root to the end of `node`. Given back exactly once."""
-
-    node: Node
-    is_idle: bool = False
-    is_live: bool = True
-
-    def pages(self) -> list[int]:
-        """Pages of the path in order: O(depth + pages)."""
-        runs = [node.pages for node in path_up(self.node)]
-        return [page for run in reversed(runs) for page in run]
-
-
-def path_up(node: Node) -> Iterator[Node]:
-    """The node and those above it, the root left out."""
-    while node.parent is not None:
-        yield node
-        node = node.parent
-
-
-def shared_pages(left: bytes, right: bytes, page_bytes: int) -> int:
-    """Leading whole pages that two keys share. Compares real ids, page by page only where the keys part."""
-    length = min(len(left), len(right))
-    length -= length % page_bytes
-    low, high = 0, length // page_bytes
-    if left[:length] == right[:length]:
-        return high
-    while high - low > 1:  # [0, low) pages are equal, [0, high) are not: bisect with memcmp
-        middle = (low + high) // 2
-        if left[low * page_bytes : middle * page_bytes] == right[low * page_bytes : middle * page_bytes]:
-            low = middle
-        else:
-            high = middle
-    return low
+FULL, SWA, MAMBA = PoolKind.FULL, PoolKind.SWA, PoolKind.MAMBA
+"""Looked up once: asking an enum for a member costs as much as a call."""
 
 
 class RadixTree:
-    """One tree a namespace, sharing one pool. Every page in it belongs to CACHE in the ledger.
+    """One tree a namespace, sharing the pools. Every unit in it belongs to CACHE in the ledger.
 
-    Eviction takes unlocked leaves, least recently used first, from a heap with lazy deletion: its cost doesn't depend
-    on the number of leaves.
+    A prefix can be used where it has all that its model's layers look back to; see `engine.core.matcher`.
+
+    Eviction takes unlocked leaves, or of a node the windows or the state that nobody has locked, least recently used
+    first.
     """
 
-    def __init__(self, page_size: int, pools: Pools) -> None:
+    def __init__(self, page_size: int, pools: Pools, window: int | None = None) -> None:
+        """`window`: tokens of the windows that the SWA pool is for, where there is one."""
+        assert pools.has_swa == (window is not None), f"window {window} with an SWA pool: {pools.has_swa}"
         self._page_bytes = page_size * TOKEN_BYTES
         self._page_size = page_size
         self._pools = pools
+        self.matcher = Matcher(page_size, window, pools.has_states)
+        self._is_plain = self.matcher.is_plain
+        self._full_heap = EvictionHeap(is_free_leaf)
+        self._locks = PathLocks(pools.ledger, self._offer)
         self._roots: dict[str, Node] = {}
         self._numbers = 0
         self._num_nodes = 0
-        self._idle_pages = 0
-        self._heap: list[tuple[int, int, Node]] = []
+        self._heaps = {FULL: self._full_heap}
+        if pools.has_swa:
+            self._heaps[SWA] = EvictionHeap(has_free_windows)
+        if pools.has_states:
+            self._heaps[MAMBA] = EvictionHeap(has_free_state)
         self._uses = 0
 
-    @property
-    def idle_pages(self) -> int:
-        """Protected pages that only slots between turns lock: they become evictable when these are demoted."""
-        return self._idle_pages
+    def idle_units(self, pool: PoolKind) -> int:
+        """Protected units that only slots between turns lock: they become evictable when these are demoted."""
+        return self._locks.idle_units(pool)
 
     def next_use(self) -> int:
         """The tree's own clock of uses: grows by one with each call."""
@@ -132,143 +70,238 @@ class RadixTree:
         """One a namespace, without pages. For checks."""
         return tuple(self._roots.values())
 
-    def offered(self) -> Iterator[int | None]:
-        """For each entry of the heap the number of the node that `evict` would find there, None where it is stale.
+    def offered(self, pool: PoolKind) -> Iterator[int | None]:
+        """Numbers of the nodes in line to give up their units of a pool, None for stale places. For checks."""
+        return self._heaps[pool].offered()
 
-        For checks.
-        """
-        return (entry[1] if self._is_current(entry) else None for entry in self._heap)
+    @property
+    def evictable_kinds(self) -> tuple[PoolKind, ...]:
+        """Pools that it has a line of nodes for."""
+        return tuple(self._heaps)
 
     # Reading
 
     def probe(self, namespace: str, key: bytes) -> Match | None:
-        """The longest path whose ids equal the first whole pages of `key`; None when not even one page does.
+        """The longest usable path whose ids equal the first whole pages of `key`; None when there is none.
 
         Changes nothing. O(len(key)) in memcmp, O(depth) in steps.
         """
+        return self.matcher.longest_usable(self._walk(namespace, key))
+
+    def probe_path(self, lock: Lock, num_pages: int) -> Match | None:
+        """The longest usable prefix of a lock's path within its first `num_pages`. Changes nothing. O(depth)."""
+        return self.matcher.longest_usable(steps_down(lock, num_pages))
+
+    def _walk(self, namespace: str, key: bytes) -> Iterator[Step]:
+        """The nodes that `key` leads through, each with how far."""
         node = self._roots.get(namespace)
         if node is None:
-            return None
-        at, used = 0, 0
-        while at + self._page_bytes <= len(key):
-            child = node.children.get(key[at : at + self._page_bytes])
+            return
+        at, page_bytes = 0, self._page_bytes
+        while at + page_bytes <= len(key):
+            child = node.children.get(key[at : at + page_bytes])
             if child is None:
-                break
+                return
             node = child
             if key.startswith(child.key, at):  # compared in place: the usual case, and slices would be copies
-                used = len(child.pages)
                 at += len(child.key)
+                yield node, len(child.pages), at // page_bytes
                 continue
-            used = shared_pages(child.key, key[at : at + len(child.key)], self._page_bytes)
-            at += used * self._page_bytes
-            break
-        return Match(node, used, at // self._page_bytes) if at else None
+            used = shared_pages(child.key, key[at : at + len(child.key)], page_bytes)
+            at += used * page_bytes
+            yield node, used, at // page_bytes
+            return
 
-    def pinned_by(self, match: Match) -> int:
-        """Pages that would stop being reclaimable if `match` were locked. Changes nothing. O(depth)."""
-        if not match.node.is_reclaimable:
-            return 0  # nor is anything above it
-        above = sum(len(node.pages) for node in path_up(match.node) if node.is_reclaimable)
-        return above - len(match.node.pages) + match.used_pages
+    def pinned_by(self, match: Match) -> Pinned:
+        """What would stop being reclaimable if `match` were locked. Changes nothing. O(depth)."""
+        node = match.node
+        pages = 0
+        if node.is_reclaimable:  # else nothing above it is
+            above = sum(len(step.pages) for step in path_up(node) if step.is_reclaimable)
+            pages = above - len(node.pages) + match.used_pages
+        if self._is_plain:
+            return Pinned(pages)
+        swa_pages, at = 0, match.num_pages
+        first = self.matcher.window_from(match.num_pages)
+        for step in path_up(node):
+            if at <= first:
+                break
+            length = match.used_pages if step is node else len(step.pages)
+            if step.swa_uses.is_reclaimable:
+                swa_pages += min(length, at - first)
+            at -= length
+        return Pinned(pages, swa_pages, int(self.matcher.has_states and node.state_uses.is_reclaimable))
 
-    def pinned_by_lock(self, lock: Lock) -> int:
-        """Pages of an idle lock's path that would stop being reclaimable if it were not idle. O(depth)."""
-        return sum(len(node.pages) for node in path_up(lock.node) if node.is_reclaimable)
+    def pinned_by_lock(self, lock: Lock) -> Pinned:
+        """What would stop being reclaimable if an idle lock were not idle. O(depth)."""
+        pages = sum(len(node.pages) for node in path_up(lock.node) if node.is_reclaimable)
+        if self._is_plain:
+            return Pinned(pages)
+        swa_pages = sum(len(node.swa) for node, _ in lock.window_nodes() if node.swa_uses.is_reclaimable)
+        return Pinned(pages, swa_pages, int(lock.has_state and lock.node.state_uses.is_reclaimable))
 
-    def lru_use(self) -> int | None:
-        """Last use of the leaf that `evict` would take next; None when there is none."""
-        self._drop_stale()
-        return self._heap[0][0] if self._heap else None
+    def lru_use(self, pool: PoolKind = FULL) -> int | None:
+        """Last use of the node that `evict` would take units of next; None when there is none."""
+        node = self._heaps[pool].first()
+        return None if node is None else node.last_use
 
     # Locks
 
     def lock(self, match: Match) -> Lock:
-        """Locks the path of a match, splitting its last node when the path ends inside it."""
+        """Locks the path of a match, with its last window and its state."""
         node = match.node
         if match.used_pages < len(node.pages):
             node = self._split(node, match.used_pages)
-        self._add(node, locks=1)
-        return Lock(node)
+        return self._lock_at(node, match.num_pages)
+
+    def _lock_at(self, node: Node, num_pages: int) -> Lock:
+        self._locks.add(node, locks=1)
+        lock = Lock(node, num_pages)
+        if self._is_plain:
+            return lock
+        if self.matcher.window is not None:
+            first = lock.window_from = self.matcher.window_from(num_pages)
+            for step, start in tuple(lock.window_nodes()):
+                if start < first:
+                    self._split(step, first - start)  # what is left of it begins where the window does
+                assert step.swa, f"node {step.number}: locked as a window, has no SWA pages"
+                self._locks.use(SWA, step, locks=1)
+        if self.matcher.has_states:
+            assert node.state, f"node {node.number}: locked with its state, has none"
+            lock.has_state = True
+            self._locks.use(MAMBA, node, locks=1)
+        return lock
 
     def unlock(self, lock: Lock, last_use: int) -> None:
         """Gives a path back; what becomes unlocked counts as used at `last_use`, or later where it already was."""
         require(lock.is_live, f"node {lock.node.number}: its lock was given back before")
         self.set_idle(lock, False)
         lock.is_live = False
+        is_plain = self._is_plain
         for node in path_up(lock.node):
-            node.last_use = max(node.last_use, last_use)
-        self._add(lock.node, locks=-1)
-        self._offer(lock.node)
+            if last_use > node.last_use:
+                node.last_use = last_use
+                if not is_plain:
+                    self._offer_extras(node)
+        if not is_plain:
+            self.leave_window(lock)
+            self.leave_state(lock)
+        self._locks.add(lock.node, locks=-1)
+        self._full_heap.offer(lock.node, self._num_nodes)
 
-    def shorten(self, lock: Lock, num_pages: int, last_use: int) -> Lock:
-        """Trades a lock for one of the first `num_pages` pages of its path, at least one and fewer than it has."""
-        nodes = list(path_up(lock.node))
-        at, used = 0, 0
-        while used < num_pages:
-            at -= 1
-            used += len(nodes[at].pages)
-        node = nodes[at]
-        if used > num_pages:
-            node = self._split(node, len(node.pages) - (used - num_pages))
-        self._add(node, locks=1)
+    def leave_window(self, lock: Lock) -> None:
+        """The holder needs the windows of its path no more. Idempotent."""
+        for node, _ in tuple(lock.window_nodes()):
+            self._locks.use(SWA, node, locks=-1, idles=-1 if lock.is_idle else 0)
+        lock.window_from = None
+
+    def leave_state(self, lock: Lock) -> None:
+        """The holder needs the state of its path no more. Idempotent."""
+        if lock.has_state:
+            lock.has_state = False
+            self._locks.use(MAMBA, lock.node, locks=-1, idles=-1 if lock.is_idle else 0)
+
+    def shorten(self, lock: Lock, match: Match, last_use: int) -> Lock:
+        """Trades a lock for one of a usable part of its path."""
+        shorter = self.lock(match)
         self.unlock(lock, last_use)
-        return Lock(node)
+        return shorter
 
     def set_idle(self, lock: Lock, is_idle: bool) -> None:
         """Says whether the holder of the lock gives way under pressure."""
-        if lock.is_idle != is_idle:
-            lock.is_idle = is_idle
-            self._add(lock.node, idles=1 if is_idle else -1)
-
-    def _add(self, node: Node, locks: int = 0, idles: int = 0) -> None:
-        for step in path_up(node):
-            was_locked, was_idle = step.lock_count > 0, step.is_idle
-            step.lock_count += locks
-            step.idle_count += idles
-            if not 0 <= step.idle_count <= step.lock_count:
-                raise InvariantViolation(f"node {step.number}: {step.idle_count} idle of {step.lock_count} locks")
-            is_locked = step.lock_count > 0
-            self._idle_pages += (step.is_idle - was_idle) * len(step.pages)
-            if is_locked and not was_locked:
-                self._pools.ledger.protect(step.pages)
-            elif was_locked and not is_locked:
-                self._pools.ledger.unprotect(step.pages)
+        if lock.is_idle == is_idle:
+            return
+        lock.is_idle = is_idle
+        change = 1 if is_idle else -1
+        self._locks.add(lock.node, idles=change)
+        for node, _ in lock.window_nodes():
+            self._locks.use(SWA, node, idles=change)
+        if lock.has_state:
+            self._locks.use(MAMBA, lock.node, idles=change)
 
     # Growing
 
-    def donate(
-        self, move: Move, owner: Owner, namespace: str, lock: Lock | None, key: bytes, pages: list[int]
-    ) -> tuple[Lock | None, list[int]]:
-        """Takes `owner`'s pages for `key`, whose first tokens `lock` covers and whose others are in `pages`.
+    def donate(self, move: Move, owner: Owner, namespace: str, lock: Lock | None, key: bytes, gift: Gift) -> Donated:
+        """Takes `owner`'s gift for `key`, whose first tokens `lock` covers. The whole key is usable with it.
 
-        Pages whose ids the tree already has are duplicates: they stay `owner`'s, who releases them and uses the
-        tree's instead. Returns the lock of the whole key, in place of the given one (None for an empty key), and the
-        duplicates. Moves the others from `owner` to CACHE by `move`.
+        What the tree already has for these ids are duplicates: they stay `owner`'s, who releases them and uses the
+        tree's instead. Windows that had been evicted are taken up again. The lock of the whole key comes in place of
+        the given one. Moves the others from `owner` to CACHE by `move`.
         """
         assert len(key) % self._page_bytes == 0, f"{len(key)} bytes of key are not whole pages"
-        at = len(key) - len(pages) * self._page_bytes
+        num_pages = len(key) // self._page_bytes
+        at = num_pages - len(gift.pages)
         root = self._roots.get(namespace)
         if root is None:
             root = self._roots[namespace] = Node(0, b"", [], None, namespace=namespace)
         node = lock.node if lock is not None else root
         duplicates: list[int] = []
-        while at < len(key):
-            child = node.children.get(key[at : at + self._page_bytes])
+        taken: dict[int, None] = {}
+        while at < num_pages:
+            start = at * self._page_bytes
+            child = node.children.get(key[start : start + self._page_bytes])
             if child is None:
-                fresh = pages[len(duplicates) :]
-                self._pools.move(move, PoolKind.FULL, fresh, owner, CACHE)
-                node = self._attach(node, key[at:], fresh)
+                node = self._grow(move, owner, node, key[start:], at, gift)
+                if gift.swa:
+                    taken.update(dict.fromkeys(place for place in gift.swa if place >= at))
                 break
-            used = shared_pages(child.key, key[at : at + len(child.key)], self._page_bytes)
+            used = shared_pages(child.key, key[start : start + len(child.key)], self._page_bytes)
             node = child if used == len(child.pages) else self._split(child, used)
-            duplicates.extend(pages[len(duplicates) : len(duplicates) + used])
-            at += used * self._page_bytes
+            duplicates.extend(gift.pages[len(duplicates) : len(duplicates) + used])
+            if gift.swa:
+                taken.update(dict.fromkeys(self._revive(move, owner, node, at, gift.swa)))
+            at += used
         if node is root:
-            return None, duplicates
-        self._add(node, locks=1)
+            return Donated(None, duplicates, [], is_state_taken=False)
+        is_state_taken = gift.state > 0 and self._take_state(move, owner, node, gift.state)
+        fresh = self._lock_at(node, num_pages)
         if lock is not None:
             self.unlock(lock, 0)
-        return Lock(node), duplicates
+        swa_duplicates = [] if not gift.swa else [page for place, page in gift.swa.items() if place not in taken]
+        return Donated(fresh, duplicates, swa_duplicates, is_state_taken)
+
+    def _grow(self, move: Move, owner: Owner, parent: Node, key: bytes, start: int, gift: Gift) -> Node:
+        """Attaches all of `key`, in nodes that have SWA pages throughout or not at all. Returns the last one."""
+        pages = gift.pages[len(gift.pages) - len(key) // self._page_bytes :]
+        self._pools.move(move, FULL, pages, owner, CACHE)
+        if self._is_plain:
+            return self._attach(parent, key, pages)
+        if self.matcher.window is not None:
+            windows = [page for place, page in gift.swa.items() if place >= start]
+            self._pools.move(move, SWA, windows, owner, CACHE)
+        node = parent
+        for _, run in groupby(range(len(pages)), key=lambda at: start + at in gift.swa):
+            places = list(run)
+            first, stop = places[0], places[-1] + 1
+            node = self._attach(node, key[first * self._page_bytes : stop * self._page_bytes], pages[first:stop])
+            node.swa = [gift.swa[start + place] for place in places if start + place in gift.swa]
+            self._offer_extras(node)
+        return node
+
+    def _revive(self, move: Move, owner: Owner, node: Node, start: int, swa: Mapping[int, int]) -> tuple[int, ...]:
+        """Gives a node that lost its windows those of a gift, as far back from its end as there are. Their places."""
+        if self.matcher.window is None or node.swa:
+            return ()
+        stop = start + len(node.pages)
+        first = stop
+        while first > start and first - 1 in swa:
+            first -= 1
+        if first == stop:
+            return ()
+        if first > start:
+            self._split(node, first - start)
+        node.swa = [swa[place] for place in range(first, stop)]
+        self._pools.move(move, SWA, node.swa, owner, CACHE)
+        self._offer(SWA, node)
+        return tuple(range(first, stop))
+
+    def _take_state(self, move: Move, owner: Owner, node: Node, state: int) -> bool:
+        if not state or node.state:
+            return False
+        self._pools.move(move, MAMBA, [state], owner, CACHE)
+        node.state = state
+        self._offer(MAMBA, node)
+        return True
 
     def _attach(self, parent: Node, key: bytes, pages: list[int]) -> Node:
         self._numbers += 1
@@ -278,38 +311,59 @@ class RadixTree:
         return node
 
     def _split(self, node: Node, used: int) -> Node:
-        """Cuts a node after `used` pages. The lower part keeps its identity, so locks that end there stay right."""
+        """Cuts a node after `used` pages. The lower part keeps its identity, so locks that end there stay right, and
+        its state. Returns the upper part.
+        """
         assert 0 < used < len(node.pages), f"node {node.number}: split at {used} of {len(node.pages)}"
         assert node.parent is not None, "the root has no pages"
         cut = used * self._page_bytes
         upper = self._attach(node.parent, node.key[:cut], node.pages[:used])
         upper.lock_count, upper.idle_count, upper.last_use = node.lock_count, node.idle_count, node.last_use
+        if node.swa:
+            upper.swa, node.swa = node.swa[:used], node.swa[used:]
+            upper.swa_uses = node.swa_uses.copy()
         node.key, node.pages, node.parent = node.key[cut:], node.pages[used:], upper
         upper.children[node.key[: self._page_bytes]] = node
+        if not self._is_plain:
+            self._offer_extras(upper)
         return upper
 
     # Shrinking
 
-    def evict(self, num_pages: int) -> int:
-        """Frees up to `num_pages` pages, from the end of the least recently used unlocked leaf.
+    def evict(self, num_units: int, pool: PoolKind = FULL) -> int:
+        """Frees units of a pool, of the least recently used node that can give some. Returns how many of its own; 0:
+        there are none.
 
-        Returns how many; 0 when there is no such leaf.
+        Where pages are all that a prefix needs, at most `num_units` from the end of a leaf. Else all of the node's:
+        what would be left could not be used.
         """
-        self._drop_stale()
-        if not self._heap:
+        node = (self._full_heap if pool is FULL else self._heaps[pool]).first()
+        if node is None:
             return 0
-        node = self._heap[0][2]
-        taken = node.pages[-num_pages:]
-        if len(taken) == len(node.pages):
-            heapq.heappop(self._heap)
-            self._detach(node)
-        else:
-            del node.pages[-num_pages:]
+        taken = node.pages if pool is FULL else node.units(pool)
+        if pool is not FULL:
+            self._free(node, pool)
+            self._drop_useless(node)
+        elif self._is_plain and num_units < len(taken):
+            taken = node.pages[-num_units:]
+            del node.pages[-num_units:]
             node.key = node.key[: len(node.pages) * self._page_bytes]
-        self._pools.free_up(Move.EVICT, PoolKind.FULL, taken, CACHE)
+            self._pools.free_up(Move.EVICT, FULL, taken, CACHE)
+        else:
+            self._drop_useless(self._remove(node))
         return len(taken)
 
-    def _detach(self, node: Node) -> None:
+    def _free(self, node: Node, pool: PoolKind) -> None:
+        """Takes a node's windows or its state from it."""
+        units = node.units(pool)
+        if pool is SWA:
+            node.swa = []
+        else:
+            node.state = 0
+        self._pools.free_up(Move.EVICT, pool, units, CACHE)
+
+    def _remove(self, node: Node) -> Node:
+        """Frees all that an unlocked leaf has. Returns its parent."""
         parent = node.parent
         assert parent is not None, "the root is never evicted"
         del parent.children[node.key[: self._page_bytes]]
@@ -317,21 +371,29 @@ class RadixTree:
         self._num_nodes -= 1
         if parent.namespace is not None and not parent.children:
             del self._roots[parent.namespace]
-        self._offer(parent)
+        self._pools.free_up(Move.EVICT, FULL, node.pages, CACHE)
+        if not self._is_plain:
+            for pool in (SWA, MAMBA):
+                if node.units(pool):
+                    self._free(node, pool)
+        self._full_heap.offer(parent, self._num_nodes)
+        return parent
 
-    def _offer(self, node: Node) -> None:
-        """Puts a node on the heap if it could be evicted now."""
-        if node.parent is not None and not node.children and node.lock_count == 0:
-            heapq.heappush(self._heap, (node.last_use, node.number, node))
-            if len(self._heap) > 2 * self._num_nodes + HEAP_SLACK:
-                self._heap = list({entry[1]: entry for entry in self._heap if self._is_current(entry)}.values())
-                heapq.heapify(self._heap)
+    def _drop_useless(self, node: Node) -> None:
+        """Frees unlocked leaves from a node upwards that no prefix can end in any more, nor lead through."""
+        while not self._is_plain and is_free_leaf(node) and not self._is_usable_leaf(node):
+            node = self._remove(node)
 
-    def _is_current(self, entry: tuple[int, int, Node]) -> bool:
-        last_use, _, node = entry
-        is_evictable = node.parent is not None and not node.children and node.lock_count == 0
-        return is_evictable and node.last_use == last_use
+    def _is_usable_leaf(self, node: Node) -> bool:
+        has_window = bool(node.swa) or self.matcher.window in (None, 1)  # a window of one looks back to nothing
+        return has_window and (not self.matcher.has_states or node.state > 0)
 
-    def _drop_stale(self) -> None:
-        while self._heap and not self._is_current(self._heap[0]):
-            heapq.heappop(self._heap)
+    def _offer(self, pool: PoolKind, node: Node) -> None:
+        self._heaps[pool].offer(node, self._num_nodes)
+
+    def _offer_extras(self, node: Node) -> None:
+        """Puts a node in line for what it has besides pages, as far as nobody has locked that."""
+        if not self._is_plain:
+            for pool in self._heaps:
+                if pool is not FULL:
+                    self._offer(pool, node)

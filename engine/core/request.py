@@ -6,10 +6,10 @@ from enum import StrEnum
 from engine.core.commands import AbortReason, FinishReason, OnAbort
 from engine.core.errors import require
 from engine.core.events import Usage
-from engine.core.ids import TOKEN_BYTES, Rid, StepNo, TurnId, pack_id, pack_ids, pages_for
+from engine.core.holding import Holding
+from engine.core.ids import TOKEN_BYTES, Rid, StepNo, TurnId, pack_id, pack_ids
 from engine.core.ownership import Owner, OwnerKind
 from engine.core.priorities import Rank
-from engine.core.radix import Lock
 from engine.core.sampling import Sampling
 from engine.core.sessions import Session
 
@@ -43,38 +43,6 @@ PHASE_MOVES: dict[Phase, tuple[Phase, ...]] = {
     Phase.ROLLING_BACK: (Phase.DONE,),
     Phase.DONE: (),
 }
-
-
-@dataclass(slots=True)
-class Holding:
-    """The KV that one holder, a request or a session slot, has in its hands.
-
-        positions:  0 ............ cache_protected_len ........ kv_committed_len .... kv_allocated_len
-        pages:      | tree's, under `lock` | own, in `pages` ......................................|
-                    | valid KV ...................................... | in flight or over-run ......|
-
-    `cache_protected_len` is a multiple of the page size, and the pages reach kv_allocated_len at least: room is granted
-    before a plan is made.
-    """
-
-    req_pool_idx: int | None = None
-    lock: Lock | None = None
-    cache_protected_len: int = 0
-    pages: list[int] = field(default_factory=list)
-    kv_committed_len: int = 0
-    kv_allocated_len: int = 0
-
-    def num_pages(self, page_size: int) -> int:
-        """Pages of the page table, the tree's and the own ones."""
-        return self.cache_protected_len // page_size + len(self.pages)
-
-    def all_pages(self) -> list[int]:
-        """The page table's entries in order: O(depth + pages)."""
-        return (self.lock.pages() if self.lock is not None else []) + self.pages
-
-    def own_reach(self, length: int, page_size: int) -> int:
-        """How many of the own pages the first `length` tokens need."""
-        return max(0, pages_for(length, page_size) - self.cache_protected_len // page_size)
 
 
 class Lane(StrEnum):
@@ -139,6 +107,11 @@ class Request:
     @property
     def output_len(self) -> int:
         return self.known_len - self.prompt_len
+
+    def least_len(self, cut_back_max: int) -> int:
+        """Tokens of KV that are left at least when it is cut once more: only what it generates is ever cut."""
+        committed_len = self.kv.kv_committed_len
+        return max(0, committed_len - cut_back_max) if self.known_len > self.prompt_len else committed_len
 
     @property
     def is_committed(self) -> bool:

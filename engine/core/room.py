@@ -1,13 +1,14 @@
 """Room for turns: pages and rows for those that run, who gives way when there are none, and who may come in."""
 
-from engine.core.admission import NewTokenRatio, pages_to_come
+from engine.core.admission import NewTokenRatio, pages_to_come, windows_to_come
 from engine.core.config import CoreConfig
 from engine.core.endings import Endings
 from engine.core.ids import pages_for
 from engine.core.ownership import PoolKind
 from engine.core.pools import Pools
-from engine.core.prefix_cache import PrefixCache, Probe, release_behind
+from engine.core.prefix_cache import PrefixCache, Probe
 from engine.core.queues import Queues
+from engine.core.releases import release_behind, write_table
 from engine.core.request import Request
 from engine.core.rows import PageTable
 
@@ -28,6 +29,7 @@ class Room:
         queues: Queues,
         endings: Endings,
     ) -> None:
+        self._config = config
         self._page_size = config.page_size
         self._pools = pools
         self._table = table
@@ -66,16 +68,34 @@ class Room:
         kv = request.kv
         release_behind(self._pools, request.owner, kv, kv.kv_committed_len, self._page_size)
 
-    def take_row(self, request: Request) -> None:
-        """Grants a row to a request that was just admitted, unless it came with one."""
+    def equip(self, request: Request) -> None:
+        """Grants a row and state slots to a request that was just admitted, as far as it came without."""
         kv = request.kv
-        if kv.req_pool_idx is not None:
+        rows, states = int(kv.req_pool_idx is None), kv.num_states_missing
+        if rows == 0 and states == 0:
             return
-        has_room = self._cache.make_room(0, 1)
-        granted = self._pools.grant(request.owner, 0, rows=1) if has_room else None
-        assert granted is not None, f"rid {request.rid}: admitted without a row to be had"
-        kv.req_pool_idx = granted[1][0]
-        self._table.write(kv.req_pool_idx, 0, kv.all_pages())
+        has_room = self._cache.make_room(0, rows, states)
+        granted = self._pools.grant(request.owner, 0, rows, states) if has_room else None
+        assert granted is not None, f"rid {request.rid}: admitted without {rows} rows and {states} states to be had"
+        if kv.states is not None:
+            kv.states.spare += granted.states
+        if rows:
+            kv.req_pool_idx = granted.rows[0]
+            write_table(self._table, kv)
+
+    def take_state(self, request: Request) -> None:
+        """A step left its state. It becomes the turn's checkpoint where the cache may keep one, and there is room."""
+        states = request.kv.states
+        assert states is not None, f"rid {request.rid}: no states"
+        length = states.answer()
+        if length % self._config.checkpoint_interval or length <= request.kv.cache_protected_len:
+            return
+        if not states.can_keep_checkpoint() and self._cache.make_room(0, 0, 1):
+            granted = self._pools.grant(request.owner, 0, states=1)
+            assert granted is not None, f"rid {request.rid}: room for a state was made but is not there"
+            states.spare += granted.states
+        if states.can_keep_checkpoint():
+            states.keep_checkpoint(length)
 
     def fits(self, request: Request, probe: Probe) -> bool:
         """Whether there is room for all tokens that this and the running requests have, and for some to come."""
@@ -83,17 +103,41 @@ class Room:
         wanted = pages_to_come(request, page_size, ratio, probe.num_pages)
         for running in self._queues.running:
             wanted += pages_to_come(running, page_size, ratio, running.kv.num_pages(page_size))
-        room = self._pools.free(PoolKind.FULL) + self._cache.reclaimable_pages - probe.pinned_pages
-        rows = self._pools.free(PoolKind.ROWS) + self._cache.reclaimable_rows
-        return wanted <= room and (probe.has_row or rows > 0)
+        if wanted > self._left(PoolKind.FULL) - probe.pinned.pages:
+            return False
+        if self._pools.has_swa and self._windows_wanted(request, probe) > (
+            self._left(PoolKind.SWA) - probe.pinned.swa_pages
+        ):
+            return False
+        if self._pools.has_states and probe.states_missing > self._left(PoolKind.MAMBA) - probe.pinned.states:
+            return False
+        return probe.has_row or self._left(PoolKind.ROWS) > 0
+
+    def _left(self, pool: PoolKind) -> int:
+        return self._pools.free(pool) + self._cache.reclaimable(pool)
+
+    def _windows_wanted(self, request: Request, probe: Probe) -> int:
+        """SWA pages that this and the running requests will need: of each a window and a step, not its length."""
+        config, ratio = self._config, self.ratio.value
+        to_come = pages_to_come(request, config.page_size, ratio, probe.num_pages)
+        wanted = windows_to_come(config, to_come, probe.swa_pages, is_pinned=probe.is_pinned_window)
+        for running in self._queues.running:
+            kv = running.kv
+            to_come = pages_to_come(running, config.page_size, ratio, kv.num_pages(config.page_size))
+            wanted += windows_to_come(config, to_come, len(kv.swa), is_pinned=kv.pin_len > 0)
+        return wanted
 
     def _grant(self, request: Request, pages: int) -> None:
         granted = self._pools.grant(request.owner, pages)
         assert granted is not None, f"rid {request.rid}: room for {pages} pages was made but is not there"
         kv = request.kv
         assert kv.req_pool_idx is not None, f"rid {request.rid} grows without a row"
-        self._table.write(kv.req_pool_idx, kv.num_pages(self._page_size), granted[0])
-        kv.pages.extend(granted[0])
+        start = kv.num_pages(self._page_size)
+        self._table.write(kv.req_pool_idx, start, granted.pages)
+        kv.pages.extend(granted.pages)
+        if granted.swa_pages:
+            self._table.write_swa(kv.req_pool_idx, start, granted.swa_pages)
+            kv.swa.update(enumerate(granted.swa_pages, start))
 
     def _retract_for(self, request: Request) -> bool:
         """Retracts one. False when what comes back by itself will do, or nobody has to give way."""

@@ -13,7 +13,7 @@ from engine.core.plan import PlanRow, StepFailure, StepOutcome, StepPlan, StepRe
 from engine.core.pools import Pools
 from engine.core.prefix_cache import PrefixCache, Probe
 from engine.core.queues import Queues
-from engine.core.radix import shared_pages
+from engine.core.radix_node import shared_pages
 from engine.core.request import SETTLING, Lane, Phase, Request
 from engine.core.room import Room
 from engine.core.rows import PageTable
@@ -50,6 +50,7 @@ class Scheduler:
         self._endings = endings
         self._log = log
         self._room = Room(config, pools, table, cache, queues, endings)
+        self._has_windows_or_states = pools.has_swa or pools.has_states
         self._in_flight: deque[StepPlan] = deque()
         self._steps = 0
 
@@ -80,7 +81,14 @@ class Scheduler:
         if not chosen:
             self._pools.ledger.set_step(StepNo(self._steps))
             return None
-        plan = StepPlan(step, self._config.page_size, self._make_rows(step, chosen, 0 if is_tight else budget))
+        config = self._config
+        plan = StepPlan(
+            step,
+            config.page_size,
+            self._make_rows(step, chosen, 0 if is_tight else budget),
+            window=config.window,
+            has_states=config.state_slots > 0,
+        )
         assert_well_formed(plan)
         self._steps = step
         self._in_flight.append(plan)
@@ -104,7 +112,7 @@ class Scheduler:
             own_budget = budget - num_behind
             query_len = request.next_query_len()
             if query_len > 1 or own_budget < 1:
-                query_len = min(query_len, chunk_tokens, own_budget)
+                query_len = self._to_checkpoint(request, min(query_len, chunk_tokens, own_budget))
             if query_len == 0:
                 continue
             missing = self._room.missing(request, query_len)
@@ -135,6 +143,7 @@ class Scheduler:
                 break
             self._admit(request, probe)
             query_len = min(request.next_query_len(), self._config.chunk_tokens, budget)
+            query_len = self._to_checkpoint(request, query_len)
             missing = self._room.missing(request, query_len)
             has_room = missing <= 0 or self._room.grow(request, missing)
             assert has_room, f"rid {request.rid}: fitted, and then had no room for {query_len} tokens"
@@ -142,6 +151,17 @@ class Scheduler:
             self._queues.serve(request, query_len)
             budget -= query_len
         return budget
+
+    def _to_checkpoint(self, request: Request, query_len: int) -> int:
+        """Of a chunk of `query_len`, as much as ends at the last checkpoint of the prompt, or else of all ids."""
+        if request.kv.states is None or query_len <= 1:
+            return query_len
+        start, interval = request.kv.kv_allocated_len, self._config.checkpoint_interval
+        for length in (request.prompt_len, request.known_len):
+            border = length // interval * interval
+            if start < border < start + query_len:
+                return border - start
+        return query_len
 
     def _waits_for_prompt(self, request: Request, probe: Probe) -> bool:
         """Whether another's prompt, which is being computed now, will spare this one a good part of its own.
@@ -160,7 +180,7 @@ class Scheduler:
                 continue
             usable = min(other.prompt_len, request.known_len - 1) * TOKEN_BYTES
             num_shared = shared_pages(bytes(other.ids[:usable]), bytes(request.ids[:usable]), page_bytes)
-            spared = num_shared * page_size - probe.tokens_from_tree
+            spared = self._cache.shared_len(other, num_shared * page_size) - probe.tokens_from_tree
             left = other.prompt_len - other.kv.kv_allocated_len
             own = request.known_len - probe.tokens_from_tree
             if spared >= self._config.prefix_wait_tokens and left <= own:
@@ -205,7 +225,7 @@ class Scheduler:
         request.last_step = step
         request.pending_samples += samples
         input_ids = b"" if uses_sampled else bytes(request.ids[start * TOKEN_BYTES : stop * TOKEN_BYTES])
-        return PlanRow(  # by position: names cost half as much again
+        row = PlanRow(  # by position: names cost half as much again
             request.rid,
             request.epoch,
             req_pool_idx,
@@ -217,13 +237,18 @@ class Scheduler:
             self._table.row(req_pool_idx),
             request.sampling,
         )
+        if not self._has_windows_or_states:
+            return row
+        state_read, state_write = (0, 0) if kv.states is None else kv.states.plan(stop)
+        swa_table = self._table.swa_row(req_pool_idx)
+        return row._replace(swa_table=swa_table, state_read=state_read, state_write=state_write)
 
     def _admit(self, request: Request, probe: Probe) -> None:
         """Takes the lease first, then makes room: so making room never takes what the turn came for."""
         self._cache.acquire(request, probe)
         self._queues.run(request)
         request.go(Phase.RUNNING)
-        self._room.take_row(request)
+        self._room.equip(request)
         computed = request.known_len - probe.tokens_from_slot - probe.tokens_from_tree
         if request.usage is None:
             request.usage = Usage(request.prompt_len, probe.tokens_from_slot, probe.tokens_from_tree, computed)
@@ -283,11 +308,15 @@ class Scheduler:
         kv, num_samples = request.kv, row.num_samples
         token_ids = sampled if num_samples <= 1 else self._accept(request, row, sampled)
         kv.kv_committed_len = row.start_len + row.query_len - num_samples + len(token_ids)
+        if kv.states is not None:
+            self._room.take_state(request)
         if not request.is_prompt_cached and kv.kv_committed_len >= request.prompt_len:
             request.is_prompt_cached = True
             self._cache.cache_prompt(request)
         if num_samples > 1:
             self._room.shrink(request)
+        if self._has_windows_or_states:
+            self._cache.leave_behind(request)
         if not token_ids:
             return
         request.pending_samples -= 1

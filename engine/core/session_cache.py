@@ -1,16 +1,20 @@
 """`SessionAwareCache`: a decorator over any prefix cache whose slots keep a streaming session's KV between turns."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.core.errors import require
 from engine.core.events import EventLog, SlotChanged, SlotState
+from engine.core.holding import Holding
 from engine.core.ids import Rid
 from engine.core.ownership import Move, Owner, OwnerKind, PoolKind
 from engine.core.pools import Pools
-from engine.core.prefix_cache import HoldingCache, Probe, release_row
+from engine.core.prefix_cache import HoldingCache, Probe
 from engine.core.radix import RadixTree
-from engine.core.request import Holding, Phase, Request
+from engine.core.radix_node import Pinned
+from engine.core.releases import hand_over, own_units, release_row
+from engine.core.request import Phase, Request
 from engine.core.rows import PageTable
 from engine.core.sessions import Session
 
@@ -37,7 +41,7 @@ FOLLOWS: dict[Phase, SlotState] = {
 
 IDLE_STATES = (SlotState.EMPTY, SlotState.HELD, SlotState.DEMOTED)
 
-FULL = PoolKind.FULL
+FULL, SWA, MAMBA, ROWS = PoolKind.FULL, PoolKind.SWA, PoolKind.MAMBA, PoolKind.ROWS
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +67,8 @@ class IdleSlots:
     uids: tuple[int, ...] = ()
     """Least recently used first."""
     uids_with_row: tuple[int, ...] = ()
-    num_pages: int = 0
+    num_units: Mapping[PoolKind, int] = field(default_factory=dict)
+    """What they have of each pool of their own."""
 
 
 class SessionAwareCache:
@@ -85,14 +90,14 @@ class SessionAwareCache:
         self._slots: dict[int, SessionSlot] = {}
         self._idle: OrderedDict[int, SessionSlot] = OrderedDict()
         self._idle_rows: OrderedDict[int, SessionSlot] = OrderedDict()
-        self._idle_pages = 0
+        self._idle_units = dict.fromkeys(pools.ledger.pools, 0)
 
     def slots(self) -> tuple[SessionSlot, ...]:
         """Every slot that is not released. For checks and the snapshot."""
         return tuple(self._slots.values())
 
     def idle(self) -> IdleSlots:
-        return IdleSlots(tuple(self._idle), tuple(self._idle_rows), self._idle_pages)
+        return IdleSlots(tuple(self._idle), tuple(self._idle_rows), dict(self._idle_units))
 
     # Life of a slot
 
@@ -172,12 +177,16 @@ class SessionAwareCache:
         if slot.state is not SlotState.HELD:
             return self._inner.probe(request)
         kv = slot.kv
-        pinned = len(kv.pages) + (self._tree.pinned_by_lock(kv.lock) if kv.lock is not None else 0)
+        shared = self._tree.pinned_by_lock(kv.lock) if kv.lock is not None else Pinned()
+        states = kv.states.num_slots if kv.states is not None else 0
         return Probe(
             tokens_from_slot=kv.kv_committed_len,
             num_pages=kv.num_pages(self._page_size),
             has_row=kv.req_pool_idx is not None,
-            pinned_pages=pinned,
+            pinned=Pinned(shared.pages + len(kv.pages), shared.swa_pages + len(kv.swa), shared.states + states),
+            swa_pages=len(kv.swa),
+            states_missing=kv.num_states_missing,
+            is_pinned_window=True,
         )
 
     def acquire(self, request: Request, probe: Probe) -> None:
@@ -188,17 +197,19 @@ class SessionAwareCache:
         require(slot.lessee is None, f"slot of {slot.session.session_id!r} is lent to rid {slot.lessee} already")
         if slot.state is SlotState.HELD:
             self._leave_idle(slot)
-            self._hand_over(Move.LEND, slot.kv, slot.owner, request.owner)
+            hand_over(self._pools, Move.LEND, slot.kv, slot.owner, request.owner)
             request.kv, slot.kv = slot.kv, Holding()
+            request.kv.pin_len = request.kv.kv_committed_len  # what a roll-back goes back to
         else:
             self._inner.acquire(request, probe)
         slot.lessee = request.rid
         self._change(slot, SlotState.LENT)
 
-    def _hand_over(self, move: Move, kv: Holding, source: Owner, target: Owner) -> None:
-        self._pools.move(move, PoolKind.FULL, kv.pages, source, target)
-        if kv.req_pool_idx is not None:
-            self._pools.move(move, PoolKind.ROWS, [kv.req_pool_idx], source, target)
+    def shared_len(self, request: Request, length: int) -> int:
+        return self._inner.shared_len(request, length)
+
+    def leave_behind(self, request: Request) -> None:
+        self._inner.leave_behind(request)
 
     def shares_prompt(self, request: Request) -> bool:
         # Only a session's first prompt goes to the tree; what comes after it changes hands by park, lend and return.
@@ -241,7 +252,7 @@ class SessionAwareCache:
         """
         slot.lessee = None
         self._inner.cut(request.owner, request.kv, slot.session.history_len - 1)
-        self._hand_over(move, request.kv, request.owner, slot.owner)
+        hand_over(self._pools, move, request.kv, request.owner, slot.owner)
         slot.kv, request.kv = request.kv, Holding()
         self._rest(slot, is_first_in_line=request.phase is Phase.RETRACTING)
         if slot.is_closing:
@@ -264,7 +275,7 @@ class SessionAwareCache:
         for order in orders:
             order[slot.session.uid] = slot
             order.move_to_end(slot.session.uid, last=not is_first_in_line)
-        self._idle_pages += len(slot.kv.pages)
+        self._count_idle(slot, 1)
         if slot.kv.lock is not None:
             self._tree.set_idle(slot.kv.lock, True)
 
@@ -272,9 +283,13 @@ class SessionAwareCache:
         if self._idle.pop(slot.session.uid, None) is None:
             return
         self._idle_rows.pop(slot.session.uid, None)
-        self._idle_pages -= len(slot.kv.pages)
+        self._count_idle(slot, -1)
         if slot.kv.lock is not None:
             self._tree.set_idle(slot.kv.lock, False)
+
+    def _count_idle(self, slot: SessionSlot, sign: int) -> None:
+        for pool, units in own_units(slot.kv):
+            self._idle_units[pool] += sign * len(units)
 
     def _demote(self, slot: SessionSlot) -> None:
         self._leave_idle(slot)
@@ -285,33 +300,39 @@ class SessionAwareCache:
 
     # Room
 
-    @property
-    def reclaimable_pages(self) -> int:
-        return self._inner.reclaimable_pages + self._idle_pages
+    def reclaimable(self, pool: PoolKind) -> int:
+        if pool is ROWS:
+            return self._inner.reclaimable(ROWS) + len(self._idle_rows)
+        return self._inner.reclaimable(pool) + self._idle_units[pool]
 
-    @property
-    def reclaimable_rows(self) -> int:
-        return self._inner.reclaimable_rows + len(self._idle_rows)
-
-    def make_room(self, pages: int, rows: int) -> bool:
-        if rows == 0 and pages <= self._pools.free(FULL):
+    def make_room(self, pages: int, rows: int, states: int = 0) -> bool:
+        free = self._pools.free
+        if rows == 0 and states == 0 and pages <= free(FULL) and not (self._pools.has_swa and pages > free(SWA)):
             return True  # as for almost every page of a turn that decodes
-        if pages > self._pools.free(PoolKind.FULL) + self.reclaimable_pages:
+        wanted = {FULL: pages, ROWS: rows}
+        if self._pools.has_swa:
+            wanted[SWA] = pages
+        if states:
+            wanted[MAMBA] = states
+        if any(count > free(pool) + self.reclaimable(pool) for pool, count in wanted.items()):
             return False
-        if rows > self._pools.free(PoolKind.ROWS) + self.reclaimable_rows:
-            return False
-        while (missing := pages - self._pools.free(PoolKind.FULL)) > 0:
-            self._free_oldest(missing)
-        while rows > self._pools.free(PoolKind.ROWS):
-            _, slot = self._idle_rows.popitem(last=False)
-            release_row(self._pools, self._table, slot.owner, slot.kv)
+        for pool, count in wanted.items():
+            while pool is not ROWS and (missing := count - free(pool)) > 0:
+                self._free_oldest(pool, missing)
+        while rows > free(ROWS):
+            self._release_oldest_row()
         return True
 
-    def _free_oldest(self, missing: int) -> None:
+    def _release_oldest_row(self) -> None:
+        _, slot = self._idle_rows.popitem(last=False)
+        self._idle_units[ROWS] -= 1
+        release_row(self._pools, self._table, slot.owner, slot.kv)
+
+    def _free_oldest(self, pool: PoolKind, missing: int) -> None:
         slot = next(iter(self._idle.values()), None)
-        leaf_use = self._tree.lru_use()
-        if leaf_use is not None and (slot is None or leaf_use <= slot.last_use):
-            self._tree.evict(missing)
+        node_use = self._tree.lru_use(pool)
+        if node_use is not None and (slot is None or node_use <= slot.last_use):
+            self._tree.evict(missing, pool)
         else:
-            assert slot is not None, f"{missing} pages are missing though {self.reclaimable_pages} count as reclaimable"
+            assert slot is not None, f"{missing} of {pool} are missing though {self.reclaimable(pool)} are reclaimable"
             self._demote(slot)

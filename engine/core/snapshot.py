@@ -10,7 +10,7 @@ from engine.core.plan import StepPlan
 
 @dataclass(frozen=True, slots=True)
 class PoolBooks:
-    """The terms of the equation for one pool, in pages (rows for `rows`).
+    """The terms of the equation for one pool, in its units: pages, SWA pages, state slots or rows.
 
     available + evictable + protected + session_held + uncached = total, where total leaves out padding and quarantine.
     """
@@ -43,7 +43,11 @@ class TurnState:
     output_len: int
     kv_committed_len: int
     pages: int
+    """Of its own, as the units of the other pools."""
     in_flight: int
+    swa_pages: int = 0
+    states: int = 0
+    """State slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ class SessionState:
     """The same, in pages of its own."""
     number: int = 0
     """The server's, as in `Owner`."""
+    swa_pages: int = 0
+    """As `pages`, of the other pools."""
+    states: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,15 @@ Format: GGUF version 2 and 3, little endian. The header is parsed here, over mma
 blocks is taken from the `gguf` package, whose own reader builds a numpy object a string and is 40 times slower.
 """
 
-import mmap
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from engine.executor.mapped_files import MappedFiles
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -76,14 +77,14 @@ class GgufFile:
     path: Path
     metadata: Mapping[str, MetadataValue]
     tensors: Mapping[str, TensorInfo]
-    _mapped: mmap.mmap
+    _mapped: MappedFiles
 
     def dequantize(self, name: str) -> NDArray[np.float32]:
         """The tensor as a fresh float32 array of its row-major shape. Raises GgufError for an unknown name."""
         info = self.tensors.get(name)
         if info is None:
             raise GgufError(f"{self.path.name}: no tensor {name!r}")
-        raw = np.frombuffer(self._mapped, np.uint8, info.size_bytes, info.offset_bytes)
+        raw = self._mapped.view(info.offset_bytes, info.offset_bytes + info.size_bytes)
         if info.type.name == "F32":
             return raw.view(np.float32).reshape(info.shape).copy()
         # Imported here: the package costs a quarter of a second, and a tokenizer needs only the metadata.
@@ -95,12 +96,14 @@ class GgufFile:
         return np.ascontiguousarray(rows, np.float32).reshape(info.shape)
 
 
-def open_gguf(path: Path) -> GgufFile:
-    """Maps `path` and parses its header. Raises GgufError, or OSError when it can't be opened."""
-    with path.open("rb") as file:
-        if file.seek(0, 2) == 0:
-            raise GgufError(f"{path.name}: the file is empty")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def open_gguf(path: Path, rest: Sequence[Path] = ()) -> GgufFile:
+    """Maps `path` and parses its header. `rest` is what follows it where one file comes in several parts.
+
+    Raises GgufError, or OSError when it can't be opened.
+    """
+    mapped = MappedFiles([path, *rest])
+    if mapped.size_bytes == 0:
+        raise GgufError(f"{path.name}: the file is empty")
     cursor = _Cursor(mapped, path.name)
     num_tensors, num_entries = _read_preamble(cursor)
     metadata: dict[str, MetadataValue] = {}
@@ -119,23 +122,23 @@ class _Cursor:
 
     __slots__ = ("_data", "_name", "position")
 
-    def __init__(self, data: mmap.mmap, name: str) -> None:
+    def __init__(self, data: MappedFiles, name: str) -> None:
         self._data = data
         self._name = name
         self.position = 0
 
     @property
     def size_bytes(self) -> int:
-        return len(self._data)
+        return self._data.size_bytes
 
     def error(self, what: str) -> GgufError:
         return GgufError(f"{self._name}: {what} at byte {self.position}")
 
     def read_bytes(self, count: int) -> bytes:
         end = self.position + count
-        if end > len(self._data):
-            raise self.error(f"truncated: {count} bytes wanted, {len(self._data) - self.position} left,")
-        taken = self._data[self.position : end]
+        if end > self.size_bytes:
+            raise self.error(f"truncated: {count} bytes wanted, {self.size_bytes - self.position} left,")
+        taken = self._data.read(self.position, end)
         self.position = end
         return taken
 

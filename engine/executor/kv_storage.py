@@ -1,64 +1,72 @@
-"""The K and V pools of all layers, and what a token takes of them."""
+"""The K and V pools of all attention layers, and what a token takes of them."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.core.ownership import PoolKind
 from engine.core.plan import PageCopy
 from engine.executor.batch import PoolGeometry
-from engine.executor.model_config import ModelConfig
+from engine.executor.model_config import KvLayer, ModelConfig
 
 _DTYPE = torch.float32
 
 
-def kv_bytes_per_token(config: ModelConfig) -> int:
-    """What K and V of one token take in all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * _DTYPE.itemsize
+def kv_bytes_per_token(config: ModelConfig, kind: PoolKind = PoolKind.FULL) -> int:
+    """What K and V of one token take in all layers of a pool kind."""
+    layers = (layer for layer in config.kv_layers if layer.kind is kind)
+    return sum(2 * layer.num_kv_heads * layer.head_dim * _DTYPE.itemsize for layer in layers)
 
 
 class KvStorage:
-    """K and V a layer, `[pool_pages, page_size, num_kv_heads, head_dim]` float32, zero at start.
+    """K and V a layer, `[pages of its pool, page_size, num_kv_heads, head_dim]` float32, zero at start.
 
-    Page 0 is never written: it reads as zeros, which is what attention pads its last block with.
+    Page 0 of each pool is never written: it reads as zeros, which is what attention pads with.
 
     All of it is written once when it is made: memory that was only promised would be missing in the middle of some
     later turn. Raises MemoryError when the system does not give it.
     """
 
-    __slots__ = ("_keys", "_values", "head_dim", "num_kv_heads")
+    __slots__ = ("_keys", "_layers", "_values")
 
     def __init__(self, config: ModelConfig, pool: PoolGeometry) -> None:
-        shape = (pool.pool_pages, pool.page_size, config.num_kv_heads, config.head_dim)
         try:
-            self._keys = [_make_pool(shape) for _ in range(config.num_layers)]
-            self._values = [_make_pool(shape) for _ in range(config.num_layers)]
+            self._keys = [_make_pool(layer, pool) for layer in config.kv_layers]
+            self._values = [_make_pool(layer, pool) for layer in config.kv_layers]
         except RuntimeError as error:  # what torch's allocator raises
-            wanted_bytes = pool.pool_pages * pool.page_size * kv_bytes_per_token(config)
+            wanted_bytes = sum(
+                pool.pages(kind) * pool.page_size * kv_bytes_per_token(config, kind)
+                for kind in (PoolKind.FULL, PoolKind.SWA)
+            )
             raise MemoryError(f"the system gives no {wanted_bytes:,} bytes for the KV pool: {error}") from error
-        self.num_kv_heads = config.num_kv_heads
-        self.head_dim = config.head_dim
+        self._layers = config.kv_layers
 
     @property
     def num_bytes(self) -> int:
-        """Of all pools, the padding page included."""
+        """Of all pools, the padding pages included."""
         return sum(pool.nbytes for pool in (*self._keys, *self._values))
 
     def copy_page(self, copy: PageCopy) -> None:
-        """Copies K and V of one page in every layer."""
-        for pool in (*self._keys, *self._values):
-            pool[copy.dst].copy_(pool[copy.src])
+        """Copies K and V of one page in every layer of its pool."""
+        for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
+            if layer.kind is copy.pool:
+                keys[copy.dst].copy_(keys[copy.src])
+                values[copy.dst].copy_(values[copy.src])
 
     def write(self, layer: int, write_idx: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Stores `keys` and `values`, `[num_tokens, num_kv_heads, head_dim]`, at the flat places `write_idx`."""
+        width = self._layers[layer].num_kv_heads * self._layers[layer].head_dim
         for pool, new in ((self._keys[layer], keys), (self._values[layer], values)):
-            pool.view(-1, self.num_kv_heads * self.head_dim).index_copy_(0, write_idx, new.flatten(1))
+            pool.view(-1, width).index_copy_(0, write_idx, new.flatten(1))
 
     def head_rows(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V of a layer as `[pool_pages · page_size · num_kv_heads, head_dim]`, one row a token and head."""
-        return self._keys[layer].view(-1, self.head_dim), self._values[layer].view(-1, self.head_dim)
+        """K and V of a layer as `[pages · page_size · num_kv_heads, head_dim]`, one row a token and head."""
+        head_dim = self._layers[layer].head_dim
+        return self._keys[layer].view(-1, head_dim), self._values[layer].view(-1, head_dim)
 
 
-def _make_pool(shape: tuple[int, ...]) -> torch.Tensor:
+def _make_pool(layer: KvLayer, pool: PoolGeometry) -> torch.Tensor:
+    shape = (pool.pages(layer.kind), pool.page_size, layer.num_kv_heads, layer.head_dim)
     # Not torch.zeros: whether that writes, or takes pages that the system has promised to be zero, is torch's affair.
     return torch.empty(shape, dtype=_DTYPE).fill_(0.0)
 

@@ -42,22 +42,29 @@ def _pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 class Linear:
-    """`x @ weight.T` in float32.
+    """`x @ weight.T + bias` in float32.
 
     With oneDNN in the build the weight is kept in its blocked layout: at 8 rows that is twice as fast as the ordinary
     product, whose library does not know every maker's CPUs. The two differ in last bits, never within one process.
     """
 
-    __slots__ = ("_is_packed", "_weight", "out_size")
+    __slots__ = ("_bias", "_is_packed", "_weight", "out_size")
 
-    def __init__(self, weight: torch.Tensor, *, is_packed: bool | None = None) -> None:
-        """`weight` is [out, in]. `is_packed` None means: where the build can."""
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_packed: bool | None = None
+    ) -> None:
+        """`weight` is [out, in], `bias` [out]. `is_packed` None means: where the build can."""
         self.out_size = len(weight)
+        self._bias = bias
         self._is_packed = can_pack() if is_packed is None else is_packed
         self._weight = _pack(weight) if self._is_packed else weight.t()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] → [n, out]; n a multiple of 8."""
+        product = self._multiply(x)
+        return product if self._bias is None else product.add_(self._bias)
+
+    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
         assert len(x) % ROW_MULTIPLE == 0, f"{len(x)} rows are not padded"
         if len(x) <= ROW_TILE:
             return self._product(x)

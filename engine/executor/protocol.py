@@ -15,6 +15,7 @@ class Capabilities:
     name: str
     """For people: model, backend and dtype, as in `SmolLM2-135M-Instruct, cpu torch float32`."""
     pool_kinds: tuple[PoolKind, ...]
+    """Those that a sequence of this model has KV or state in."""
     page_size: int
     pool_pages: int
     """Pages of the full pool, the padding page 0 included."""
@@ -24,6 +25,23 @@ class Capabilities:
     vocab_size: int
     max_in_flight: int
     """Plans that may be submitted before the oldest is answered."""
+    window: int | None = None
+    """Tokens of the window of its SWA layers, the current one included; None where it has none."""
+    swa_pages: int = 0
+    """Pages of the SWA pool, the padding page 0 included; 0 where there is none."""
+    state_slots: int = 0
+    """State slots of the Mamba pool, the padding slot 0 included; 0 where there is none."""
+
+    @property
+    def pool_sizes(self) -> dict[PoolKind, int]:
+        """Units of each pool that there is, the padding unit 0 included, in the order in which pools are shown."""
+        sizes = {
+            PoolKind.FULL: self.pool_pages,
+            PoolKind.SWA: self.swa_pages,
+            PoolKind.MAMBA: self.state_slots,
+            PoolKind.ROWS: self.num_rows,
+        }
+        return {kind: size for kind, size in sizes.items() if size}
 
 
 class ExecutorLost(Exception):

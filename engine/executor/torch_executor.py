@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.core.ownership import PoolKind
 from engine.core.plan import StepFailure, StepOutcome, StepPlan, StepResult
 from engine.executor.batch import Batch, build_batch
 from engine.executor.device_faults import DeviceFaults, ForwardDrill, ForwardFault
@@ -64,13 +63,16 @@ class TorchExecutor:
         self._lost: ExecutorLost | None = None
         self._capabilities = Capabilities(
             name=f"{config.name}, cpu torch float32",
-            pool_kinds=(PoolKind.FULL,),
+            pool_kinds=config.pool_kinds,
             page_size=pool.page_size,
             pool_pages=pool.pool_pages,
             num_rows=pool.num_rows,
             context_len=config.context_len,
             vocab_size=config.vocab_size,
             max_in_flight=MAX_IN_FLIGHT,
+            window=config.window,
+            swa_pages=pool.swa_pages,
+            state_slots=pool.state_slots,
         )
         self._thread = threading.Thread(target=self._work, args=(threads,), name="tenure-executor", daemon=True)
         self._thread.start()

@@ -55,7 +55,7 @@ _AT_FAULT: dict[IncidentKind, str] = {
     IncidentKind.FAILING: _MODEL,
     IncidentKind.LOOP_STUCK: "what blocks the event loop is at fault, not the books; the stack of its thread is below",
     IncidentKind.SLOW_START: "the start itself is slow; the stacks below tell what it waits for",
-    IncidentKind.LEAK: "the lost pages are out of circulation, and it goes on",
+    IncidentKind.LEAK: "what was lost is out of circulation, and it goes on",
     IncidentKind.HALTED: "it halted for another reason",
     IncidentKind.SLOW_END: "the end itself is slow; the stacks below tell what it waits for",
 }

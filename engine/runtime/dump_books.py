@@ -100,11 +100,11 @@ def _plan_cells(row: PlanRowState) -> tuple[str, ...]:
 def tell_turns(reading: Reading) -> list[str]:
     """Those in flight first."""
     turns = sorted(reading.snapshot.turns, key=lambda turn: turn.in_flight == 0)
-    told = _align("turn:", [_turn_cells(turn) for turn in turns[:TURNS_MAX]])
+    told = _align("turn:", [_turn_cells(turn, reading.core) for turn in turns[:TURNS_MAX]])
     return [*told, *_rest("turn:", len(turns) - TURNS_MAX, "turns")] or ["turn: none runs or waits"]
 
 
-def _turn_cells(turn: TurnState) -> tuple[str, ...]:
+def _turn_cells(turn: TurnState, core: Core) -> tuple[str, ...]:
     return (
         f"rid={turn.rid}",
         f"phase={turn.phase}",
@@ -112,7 +112,7 @@ def _turn_cells(turn: TurnState) -> tuple[str, ...]:
         f"prompt={turn.context_len}",
         f"output={turn.output_len}",
         f"kv={turn.kv_committed_len}",
-        f"pages={turn.pages}",
+        *_held_cells(turn, core),
         f"turn_id={turn.turn_id!r}",
         f"session={turn.session_id!r}",
     )
@@ -121,31 +121,38 @@ def _turn_cells(turn: TurnState) -> tuple[str, ...]:
 def tell_sessions(reading: Reading) -> list[str]:
     """Those with most pages first."""
     sessions = sorted(reading.snapshot.sessions, key=lambda session: -session.pages)
-    told = _align("session:", [_session_cells(session) for session in sessions[:SESSIONS_MAX]])
+    told = _align("session:", [_session_cells(session, reading.core) for session in sessions[:SESSIONS_MAX]])
     return [*told, *_rest("session:", len(sessions) - SESSIONS_MAX, "sessions")] or ["session: none is open"]
 
 
-def _session_cells(session: SessionState) -> tuple[str, ...]:
+def _session_cells(session: SessionState, core: Core) -> tuple[str, ...]:
     return (
         f"number={session.number}",
         "streaming" if session.streaming else "ordinary",
         f"slot={session.slot}",
         f"history={session.history_len}",
         f"kv={session.kv_committed_len}",
-        f"pages={session.pages}",
+        *_held_cells(session, core),
         f"live_turns={session.live_turns}",
         repr(session.session_id),
     )
 
 
+def _held_cells(holder: TurnState | SessionState, core: Core) -> Iterator[str]:
+    """Its units of the pools that there are, but for the row."""
+    yield f"pages={holder.pages}"
+    if core.config.swa_pages:
+        yield f"swa={holder.swa_pages}"
+    if core.config.state_slots:
+        yield f"states={holder.states}"
+
+
 def tell_owners(reading: Reading) -> list[str]:
     """Of each pool those with most units."""
     names = _owner_names(reading.snapshot)
-    return [
-        line
-        for books in reading.snapshot.pools
-        for line in _owners(books.pool, reading.core.owners(books.pool)[1:], names)
-    ]
+    pools = [books.pool for books in reading.snapshot.pools]
+    width = max(map(len, pools))
+    return [line for pool in pools for line in _owners(pool, reading.core.owners(pool)[1:], names, width)]
 
 
 def _owner_names(snapshot: Snapshot) -> dict[Owner, str]:
@@ -153,14 +160,14 @@ def _owner_names(snapshot: Snapshot) -> dict[Owner, str]:
     return turns | {Owner(OwnerKind.SESSION, each.number): repr(each.session_id) for each in snapshot.sessions}
 
 
-def _owners(pool: PoolKind, owners: Iterable[Owner], names: dict[Owner, str]) -> Iterator[str]:
+def _owners(pool: PoolKind, owners: Iterable[Owner], names: dict[Owner, str], pool_width: int) -> Iterator[str]:
     counts = Counter(owners)
     largest = counts.most_common(OWNERS_MAX)
     width = len(str(largest[0][1])) if largest else 0
     for owner, units in largest:
-        yield f"owner: {pool:<4} {units:>{width}}  {owner}  {names.get(owner, '')}".rstrip()
+        yield f"owner: {pool:<{pool_width}} {units:>{width}}  {owner}  {names.get(owner, '')}".rstrip()
     others = sum(counts.values()) - sum(units for _, units in largest)
-    yield from _rest(f"owner: {pool:<4}", len(counts) - OWNERS_MAX, f"owners, with {others} units,")
+    yield from _rest(f"owner: {pool:<{pool_width}}", len(counts) - OWNERS_MAX, f"owners, with {others} units,")
 
 
 def tell_findings(reading: Reading) -> list[str]:

@@ -55,6 +55,9 @@ def require_fit(core: Core, capabilities: Capabilities) -> None:
         "pool_pages": (config.pool_pages, capabilities.pool_pages),
         "num_rows": (config.num_rows, capabilities.num_rows),
         "vocab_size": (config.vocab_size, capabilities.vocab_size),
+        "window": (config.window, capabilities.window),
+        "swa_pages": (config.swa_pages, capabilities.swa_pages),
+        "state_slots": (config.state_slots, capabilities.state_slots),
     }
     for name, (planned, available) in pairs.items():
         if planned != available:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from engine.core.config import CoreConfig
 from engine.core.core import Core
 from engine.core.errors import InvariantViolation
 from engine.core.findings import CheckLevel, Finding, Report
@@ -49,7 +50,7 @@ class Housekeeping:
         self._on_leak = on_leak
         self._steps = 0
         self._is_proven = False
-        self._full_units = core.config.pool_pages + core.config.num_rows  # at least, until a full check says it
+        self._full_units = _num_units(core.config)  # at least, until a full check says it
         self._expired_at_s = clock.now()
         self._slices = 0  # since all was proven last
         self._num_changes = core.num_changes
@@ -147,6 +148,11 @@ class Housekeeping:
         report = self._core.check(level)
         if not report.is_clean:
             raise BooksDisagree(report)
+
+
+def _num_units(config: CoreConfig) -> int:
+    """Of all pools."""
+    return config.pool_pages + config.swa_pages + config.state_slots + config.num_rows
 
 
 def _log_leak(leak: Finding, histories: list[UnitHistory]) -> None:

@@ -24,7 +24,6 @@ from engine.core.events import (
 from engine.core.faults import Fault
 from engine.core.findings import Finding
 from engine.core.ids import Rid
-from engine.core.ownership import PoolKind
 from engine.core.plan import StepOutcome, StepPlan
 from engine.core.provenance import UnitHistory
 from engine.core.turns import Point
@@ -37,6 +36,7 @@ from engine.runtime.inbox import Answer, Answered, Inbox, Posted
 from engine.runtime.incidents import Incident, IncidentKind, Incidents
 from engine.runtime.records import TurnRecord, TurnRecords
 from engine.runtime.turns import LiveTurn, LiveTurns
+from engine.runtime.units import UNIT_NAMES
 from engine.runtime.vitals import Beat, InFlight, Phase, Vitals
 
 _log = logging.getLogger(__name__)
@@ -326,8 +326,8 @@ class EngineLoop:
         """`history`: of its first unit, the quarantine included."""
         units = ", ".join(map(str, leak.units[:_NAMED_MAX])) + (" and more" if len(leak.units) > _NAMED_MAX else "")
         last = f": last {history.moves[1]}" if len(history.moves) > 1 else ""
-        what = "row" if leak.pool is PoolKind.ROWS else "page"
-        message = f"{what} {units} of pool {leak.pool} was lost{last}; out of circulation now"
+        assert leak.pool is not None, f"a leak of nothing: {leak.message}"
+        message = f"{UNIT_NAMES[leak.pool]} {units} of pool {leak.pool} was lost{last}; out of circulation now"
         incident = self._watched.incidents.open(IncidentKind.LEAK, message)
         self._incident_id = incident.incident_id  # turns that the smaller pool can not hold end next
         _log.error("event=incident incident_id=%s kind=%s pool=%s", incident.incident_id, incident.kind, leak.pool)

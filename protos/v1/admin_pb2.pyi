@@ -33,6 +33,10 @@ class _PoolKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PoolKind.Val
     """Pages of KV for layers with full attention."""
     POOL_KIND_ROWS: _PoolKind.ValueType  # 2
     """Rows of the page table, one for each request that runs and each session that holds KV."""
+    POOL_KIND_SWA: _PoolKind.ValueType  # 3
+    """Pages of KV for layers with sliding windows: the same size in tokens as those of POOL_KIND_FULL."""
+    POOL_KIND_MAMBA: _PoolKind.ValueType  # 4
+    """States of recurrent layers, each that of a whole sequence up to some token."""
 
 class PoolKind(_PoolKind, metaclass=_PoolKindEnumTypeWrapper):
     """What a pool counts."""
@@ -43,6 +47,10 @@ POOL_KIND_FULL: PoolKind.ValueType  # 1
 """Pages of KV for layers with full attention."""
 POOL_KIND_ROWS: PoolKind.ValueType  # 2
 """Rows of the page table, one for each request that runs and each session that holds KV."""
+POOL_KIND_SWA: PoolKind.ValueType  # 3
+"""Pages of KV for layers with sliding windows: the same size in tokens as those of POOL_KIND_FULL."""
+POOL_KIND_MAMBA: PoolKind.ValueType  # 4
+"""States of recurrent layers, each that of a whole sequence up to some token."""
 Global___PoolKind: _TypeAlias = PoolKind  # noqa: Y015
 
 class _FindingKind:
@@ -157,7 +165,7 @@ class Pool(_message.Message):
     quarantined: _builtins.int
     """Units taken out of circulation because nobody owned them any more. Above 0 is a defect: please report it."""
     page_size: _builtins.int
-    """Tokens in one unit; 0 for rows."""
+    """Tokens in one unit; 0 for rows and states."""
     def __init__(
         self,
         *,
@@ -213,7 +221,7 @@ class PoolStatsResponse(_message.Message):
     """Whether the equation holds for every pool at this instant."""
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pool]:
-        """One entry for each pool."""
+        """One entry for each pool that the server has: those with pages and rows always, the others as its model needs them."""
 
     def __init__(
         self,
@@ -711,6 +719,8 @@ class TurnInfo(_message.Message):
     KV_TOKENS_FIELD_NUMBER: _builtins.int
     KV_PAGES_FIELD_NUMBER: _builtins.int
     STEPS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    SWA_PAGES_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The server's number for it, as in UnitOwner and in the log."""
     turn_id: _builtins.str
@@ -729,6 +739,10 @@ class TurnInfo(_message.Message):
     """Pages that it owns. Those of the prefix cache that it uses are not among them."""
     steps_in_flight: _builtins.int
     """Steps in flight that it is a part of."""
+    swa_pages: _builtins.int
+    """The same as kv_pages, of the pages of windows."""
+    states: _builtins.int
+    """The same, of states."""
     def __init__(
         self,
         *,
@@ -741,10 +755,12 @@ class TurnInfo(_message.Message):
         kv_tokens: _builtins.int = ...,
         kv_pages: _builtins.int = ...,
         steps_in_flight: _builtins.int = ...,
+        swa_pages: _builtins.int = ...,
+        states: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "session_id", b"session_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "completion_tokens", b"completion_tokens", "context_tokens", b"context_tokens", "kv_pages", b"kv_pages", "kv_tokens", b"kv_tokens", "number", b"number", "phase", b"phase", "session_id", b"session_id", "steps_in_flight", b"steps_in_flight", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "completion_tokens", b"completion_tokens", "context_tokens", b"context_tokens", "kv_pages", b"kv_pages", "kv_tokens", b"kv_tokens", "number", b"number", "phase", b"phase", "session_id", b"session_id", "states", b"states", "steps_in_flight", b"steps_in_flight", "swa_pages", b"swa_pages", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
     _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015

@@ -117,7 +117,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have.
+        """Who owns one page, state or row, and who did before. INVALID_ARGUMENT for one that the server does not have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,7 @@ class AdminStub:
     Answers while the model loads, too.
     """
     Explain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]
-    """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
+    """Who owns one page, state or row, and who did before. INVALID_ARGUMENT for one that the server does not have."""
     Snapshot: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SnapshotRequest, _admin_pb2.SnapshotResponse]
     """The pools, turns and sessions at one instant. No token and no text is in it."""
     GetHistory: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHistoryRequest, _admin_pb2.GetHistoryResponse]
@@ -75,7 +75,7 @@ class AdminAsyncStub(AdminStub):
     Answers while the model loads, too.
     """
     Explain: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]  # type: ignore[assignment]
-    """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
+    """Who owns one page, state or row, and who did before. INVALID_ARGUMENT for one that the server does not have."""
     Snapshot: _aio.UnaryUnaryMultiCallable[_admin_pb2.SnapshotRequest, _admin_pb2.SnapshotResponse]  # type: ignore[assignment]
     """The pools, turns and sessions at one instant. No token and no text is in it."""
     GetHistory: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHistoryRequest, _admin_pb2.GetHistoryResponse]  # type: ignore[assignment]
@@ -132,7 +132,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ExplainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ExplainResponse, _abc.Awaitable[_admin_pb2.ExplainResponse]]:
-        """Who owns one page or row, and who did before. INVALID_ARGUMENT for one that the pool does not have."""
+        """Who owns one page, state or row, and who did before. INVALID_ARGUMENT for one that the server does not have."""
 
     @_abc_1.abstractmethod
     def Snapshot(

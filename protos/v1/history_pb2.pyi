@@ -73,7 +73,8 @@ class SessionFact(_message.Message):
     detail: _builtins.str
     """The new state, the reason, the outcome, the turns. Of `turn_accepted` how many of its tokens are new, as `new=9`; of
     `turn_admitted` where the KV of its context comes from, as `slot=46 tree=0 computed=9`; of `history` whether the turn
-    is `committed` or `rolled_back`.
+    is `committed` or `rolled_back`; of a move which pool: `full`, `swa` or `mamba`. Moves of rows are not told, nor grants,
+    nor what turns that run leave behind of windows and states.
     """
     units: _builtins.int
     """Units that moved."""

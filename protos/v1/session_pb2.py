@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/v1/session.proto\x12\ttenure.v1\"\x8a\x01\n\x0bOpenRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\tstreaming\x18\x02 \x01(\x08\x12\x1b\n\x0eidle_timeout_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08priority\x18\x04 \x01(\x05\x42\r\n\x0b_session_idB\x11\n\x0f_idle_timeout_s\"\"\n\x0cOpenResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\"1\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x64rain\x18\x02 \x01(\x08\"\x0f\n\rCloseResponse\" \n\nGetRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"6\n\x0bGetResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.tenure.v1.SessionInfo\"4\n\x0bListRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x0cListResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.tenure.v1.SessionInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xab\x01\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tstreaming\x18\x02 \x01(\x08\x12\x13\n\x0bsession_len\x18\x03 \x01(\x03\x12\x15\n\rlive_turn_ids\x18\x04 \x03(\t\x12$\n\x08kv_state\x18\x05 \x01(\x0e\x32\x12.tenure.v1.KvState\x12\x11\n\tkv_tokens\x18\x06 \x01(\x03\x12\x10\n\x08kv_pages\x18\x07 \x01(\x03\"\x9f\x01\n\x0b\x46orkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1b\n\x0enew_session_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nat_turn_id\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tat_length\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x11\n\x0f_new_session_idB\r\n\x0b_at_turn_idB\x0c\n\n_at_length\"J\n\x0c\x46orkResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0bsession_len\x18\x02 \x01(\x03\x12\x11\n\tkv_tokens\x18\x03 \x01(\x03\"E\n\x0fTruncateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x06length\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_length\":\n\x10TruncateResponse\x12\x13\n\x0bsession_len\x18\x01 \x01(\x03\x12\x11\n\tkv_tokens\x18\x02 \x01(\x03*r\n\x07KvState\x12\x18\n\x14KV_STATE_UNSPECIFIED\x10\x00\x12\x11\n\rKV_STATE_NONE\x10\x01\x12\x11\n\rKV_STATE_HELD\x10\x02\x12\x11\n\rKV_STATE_LENT\x10\x03\x12\x14\n\x10KV_STATE_DEMOTED\x10\x04\x32\xeb\x02\n\x07Session\x12\x37\n\x04Open\x12\x16.tenure.v1.OpenRequest\x1a\x17.tenure.v1.OpenResponse\x12:\n\x05\x43lose\x12\x17.tenure.v1.CloseRequest\x1a\x18.tenure.v1.CloseResponse\x12\x34\n\x03Get\x12\x15.tenure.v1.GetRequest\x1a\x16.tenure.v1.GetResponse\x12\x37\n\x04List\x12\x16.tenure.v1.ListRequest\x1a\x17.tenure.v1.ListResponse\x12\x37\n\x04\x46ork\x12\x16.tenure.v1.ForkRequest\x1a\x17.tenure.v1.ForkResponse\x12\x43\n\x08Truncate\x12\x1a.tenure.v1.TruncateRequest\x1a\x1b.tenure.v1.TruncateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/v1/session.proto\x12\ttenure.v1\"\x8a\x01\n\x0bOpenRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\tstreaming\x18\x02 \x01(\x08\x12\x1b\n\x0eidle_timeout_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08priority\x18\x04 \x01(\x05\x42\r\n\x0b_session_idB\x11\n\x0f_idle_timeout_s\"\"\n\x0cOpenResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\"1\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x64rain\x18\x02 \x01(\x08\"\x0f\n\rCloseResponse\" \n\nGetRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"6\n\x0bGetResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.tenure.v1.SessionInfo\"4\n\x0bListRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x0cListResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.tenure.v1.SessionInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xce\x01\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tstreaming\x18\x02 \x01(\x08\x12\x13\n\x0bsession_len\x18\x03 \x01(\x03\x12\x15\n\rlive_turn_ids\x18\x04 \x03(\t\x12$\n\x08kv_state\x18\x05 \x01(\x0e\x32\x12.tenure.v1.KvState\x12\x11\n\tkv_tokens\x18\x06 \x01(\x03\x12\x10\n\x08kv_pages\x18\x07 \x01(\x03\x12\x11\n\tswa_pages\x18\x08 \x01(\x03\x12\x0e\n\x06states\x18\t \x01(\x03\"\x9f\x01\n\x0b\x46orkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1b\n\x0enew_session_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nat_turn_id\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tat_length\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x11\n\x0f_new_session_idB\r\n\x0b_at_turn_idB\x0c\n\n_at_length\"J\n\x0c\x46orkResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0bsession_len\x18\x02 \x01(\x03\x12\x11\n\tkv_tokens\x18\x03 \x01(\x03\"E\n\x0fTruncateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x06length\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_length\":\n\x10TruncateResponse\x12\x13\n\x0bsession_len\x18\x01 \x01(\x03\x12\x11\n\tkv_tokens\x18\x02 \x01(\x03*r\n\x07KvState\x12\x18\n\x14KV_STATE_UNSPECIFIED\x10\x00\x12\x11\n\rKV_STATE_NONE\x10\x01\x12\x11\n\rKV_STATE_HELD\x10\x02\x12\x11\n\rKV_STATE_LENT\x10\x03\x12\x14\n\x10KV_STATE_DEMOTED\x10\x04\x32\xeb\x02\n\x07Session\x12\x37\n\x04Open\x12\x16.tenure.v1.OpenRequest\x1a\x17.tenure.v1.OpenResponse\x12:\n\x05\x43lose\x12\x17.tenure.v1.CloseRequest\x1a\x18.tenure.v1.CloseResponse\x12\x34\n\x03Get\x12\x15.tenure.v1.GetRequest\x1a\x16.tenure.v1.GetResponse\x12\x37\n\x04List\x12\x16.tenure.v1.ListRequest\x1a\x17.tenure.v1.ListResponse\x12\x37\n\x04\x46ork\x12\x16.tenure.v1.ForkRequest\x1a\x17.tenure.v1.ForkResponse\x12\x43\n\x08Truncate\x12\x1a.tenure.v1.TruncateRequest\x1a\x1b.tenure.v1.TruncateResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.v1.session_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KVSTATE']._serialized_start=1053
-  _globals['_KVSTATE']._serialized_end=1167
+  _globals['_KVSTATE']._serialized_start=1088
+  _globals['_KVSTATE']._serialized_end=1202
   _globals['_OPENREQUEST']._serialized_start=39
   _globals['_OPENREQUEST']._serialized_end=177
   _globals['_OPENRESPONSE']._serialized_start=179
@@ -50,15 +50,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTRESPONSE']._serialized_start=427
   _globals['_LISTRESPONSE']._serialized_end=508
   _globals['_SESSIONINFO']._serialized_start=511
-  _globals['_SESSIONINFO']._serialized_end=682
-  _globals['_FORKREQUEST']._serialized_start=685
-  _globals['_FORKREQUEST']._serialized_end=844
-  _globals['_FORKRESPONSE']._serialized_start=846
-  _globals['_FORKRESPONSE']._serialized_end=920
-  _globals['_TRUNCATEREQUEST']._serialized_start=922
-  _globals['_TRUNCATEREQUEST']._serialized_end=991
-  _globals['_TRUNCATERESPONSE']._serialized_start=993
-  _globals['_TRUNCATERESPONSE']._serialized_end=1051
-  _globals['_SESSION']._serialized_start=1170
-  _globals['_SESSION']._serialized_end=1533
+  _globals['_SESSIONINFO']._serialized_end=717
+  _globals['_FORKREQUEST']._serialized_start=720
+  _globals['_FORKREQUEST']._serialized_end=879
+  _globals['_FORKRESPONSE']._serialized_start=881
+  _globals['_FORKRESPONSE']._serialized_end=955
+  _globals['_TRUNCATEREQUEST']._serialized_start=957
+  _globals['_TRUNCATEREQUEST']._serialized_end=1026
+  _globals['_TRUNCATERESPONSE']._serialized_start=1028
+  _globals['_TRUNCATERESPONSE']._serialized_end=1086
+  _globals['_SESSION']._serialized_start=1205
+  _globals['_SESSION']._serialized_end=1568
 # @@protoc_insertion_point(module_scope)

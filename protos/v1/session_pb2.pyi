@@ -274,6 +274,8 @@ class SessionInfo(_message.Message):
     KV_STATE_FIELD_NUMBER: _builtins.int
     KV_TOKENS_FIELD_NUMBER: _builtins.int
     KV_PAGES_FIELD_NUMBER: _builtins.int
+    SWA_PAGES_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Its name."""
     streaming: _builtins.bool
@@ -286,6 +288,10 @@ class SessionInfo(_message.Message):
     """Tokens whose KV the session holds, in pages of its own and in those of the prefix cache that it keeps there."""
     kv_pages: _builtins.int
     """Pages that the session owns, or has lent to its turn."""
+    swa_pages: _builtins.int
+    """The same, of the pages of windows; 0 where the model has no such layers."""
+    states: _builtins.int
+    """The same, of states of recurrent layers; 0 where the model has none."""
     @_builtins.property
     def live_turn_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Turns that run or wait."""
@@ -300,10 +306,12 @@ class SessionInfo(_message.Message):
         kv_state: Global___KvState.ValueType = ...,
         kv_tokens: _builtins.int = ...,
         kv_pages: _builtins.int = ...,
+        swa_pages: _builtins.int = ...,
+        states: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_pages", b"kv_pages", "kv_state", b"kv_state", "kv_tokens", b"kv_tokens", "live_turn_ids", b"live_turn_ids", "session_id", b"session_id", "session_len", b"session_len", "streaming", b"streaming"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_pages", b"kv_pages", "kv_state", b"kv_state", "kv_tokens", b"kv_tokens", "live_turn_ids", b"live_turn_ids", "session_id", b"session_id", "session_len", b"session_len", "states", b"states", "streaming", b"streaming", "swa_pages", b"swa_pages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.client import FinishReason, Pool, PoolStats, Turn, Usage
+from services.client.pools import name_units
 
 _COLUMNS = ("pool", "available", "evictable", "protected", "session", "uncached", "total")
 
@@ -57,15 +58,17 @@ def _explain(turn: Turn, usage: Usage, last_committed: int | None) -> str:
 
 
 def describe_pages(stats: PoolStats) -> str:
-    """As in `pages: free 248, session 8, cache 0, running 0 of 256`."""
-    full = stats.find("full")
-    books = (
-        f"pages: free {full.available}, session {full.session_held}, cache {full.cached}, "
-        f"running {full.uncached} of {full.total}"
-    )
-    if full.draining:
-        books += f" ({full.draining} until the step in flight ends)"
+    """As in `pages: free 248, session 8, cache 0, running 0 of 256`, and the same of SWA pages and states if any."""
+    books = "; ".join(_describe_owners(pool) for pool in stats.pools if pool.kind != "rows")
     return books if stats.balanced else f"{books} - THE BOOKS DO NOT BALANCE"
+
+
+def _describe_owners(pool: Pool) -> str:
+    owners = (
+        f"{name_units(pool.kind)}: free {pool.available}, session {pool.session_held}, cache {pool.cached}, "
+        f"running {pool.uncached} of {pool.total}"
+    )
+    return f"{owners} ({pool.draining} until the step in flight ends)" if pool.draining else owners
 
 
 def format_pools(stats: PoolStats) -> str:
@@ -89,9 +92,13 @@ def format_equations(pools: Sequence[Pool]) -> str:
 
 
 def _cells(pool: Pool) -> tuple[str, ...]:
-    unit = "rows" if pool.kind == "rows" else f"{pool.kind} (pages of {pool.page_size})"
+    unit = "rows" if pool.kind == "rows" else f"{pool.kind} ({_describe_unit(pool)})"
     terms = (pool.available, pool.evictable, pool.protected, pool.session_held, pool.uncached, pool.total)
     return (unit, *map(str, terms))
+
+
+def _describe_unit(pool: Pool) -> str:
+    return f"pages of {pool.page_size}" if pool.page_size else name_units(pool.kind)
 
 
 def _describe_rest(stats: PoolStats) -> str:

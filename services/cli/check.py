@@ -12,14 +12,16 @@ async def _check(target: str) -> int:
     async with connect(target) as client:
         report = await client.check()
         stats = await client.pools()
-    print(format_report(report, sum(pool.quarantined for pool in stats.pools)))
+    has_states = any(pool.kind == "mamba" for pool in stats.pools)
+    print(format_report(report, sum(pool.quarantined for pool in stats.pools), has_states=has_states))
     return 0 if report.is_clean else 1
 
 
-def format_report(report: CheckReport, num_quarantined: int = 0) -> str:
+def format_report(report: CheckReport, num_quarantined: int = 0, *, has_states: bool = False) -> str:
     """A line that says all is well, or one for each law that does not hold; then what is out of circulation."""
     if report.is_clean:
-        pages = "every page in use" if num_quarantined else "every page"
+        units = "page and state" if has_states else "page"
+        pages = f"every {units} in use" if num_quarantined else f"every {units}"
         lines = [f"{pages} has exactly one owner ({report.checks_run} checks since the server started)"]
     else:
         lines = ["THE BOOKS DO NOT BALANCE; please report this:", *map(_describe, report.findings)]

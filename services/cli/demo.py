@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -13,13 +13,19 @@ from services.cli.answers import print_answer
 from services.cli.books import TurnBook, format_pools
 from services.cli.pools import settled_pools
 from services.cli.terminal import Terminal
-from services.client import Client, PoolStats, TenureError, Turn, connect
+from services.client import Client, PoolStats, SamplingOptions, TenureError, Turn, connect
 
 QUESTIONS = (
     "What is the capital of France?",
     "What is it famous for?",
     "And what is the capital of Italy?",
 )
+TEXTS = (
+    "The capital of France is",
+    "\nThe city is famous for",
+    "\nThe capital of Italy is",
+)
+"""What a model that can not chat is to go on with."""
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
@@ -40,17 +46,18 @@ class ServerProcess:
     """Shows what the server says, until its end."""
 
 
-def run_demo(*, max_tokens: int) -> int:
+def run_demo(*, max_tokens: int, model: str | None = None) -> int:
+    """`model` is what `tenure serve --model` is told."""
     try:
-        asyncio.run(_demo(max_tokens))
+        asyncio.run(_demo(max_tokens, model))
     except (DemoFailed, TenureError) as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _demo(max_tokens: int) -> None:
-    async with running_server() as server:
+async def _demo(max_tokens: int, model: str | None) -> None:
+    async with running_server(() if model is None else ("--model", model)) as server:
         async with connect(server.target) as client:
             await _converse(client, max_tokens)
         await _stop(server)
@@ -59,10 +66,14 @@ async def _demo(max_tokens: int) -> None:
 async def _converse(client: Client, max_tokens: int) -> None:
     book = TurnBook()
     saved, context = 0, 0
+    can_chat = "chat" in (await client.model()).features
+    if not can_chat:
+        print("\nThis model has no chat template: it goes on with texts.")
     async with client.session(streaming=True) as session:
-        for question in QUESTIONS:
-            print(f"\nyou> {question}", flush=True)
-            turn = session.turn(question, max_tokens=max_tokens)
+        for said in QUESTIONS if can_chat else TEXTS:
+            print(f"\n{'you' if can_chat else 'text'}> {said.lstrip()}", flush=True)
+            options = SamplingOptions(max_tokens=max_tokens)
+            turn = session.turn(said, **options) if can_chat else session.turn(text=said, **options)
             await print_answer(turn, Terminal(sys.stdout, sys.stdout, sys.stderr))
             stats = await settled_pools(client)
             print(f"[{book.close_turn(turn, stats)}]", flush=True)
@@ -89,17 +100,18 @@ def _require_reuse(turn: Turn, stats: PoolStats) -> None:
 
 
 def _require_given_back(stats: PoolStats) -> None:
-    full = stats.find("full")
-    if not stats.balanced or full.session_held or full.uncached or stats.sessions_open:
+    is_held = any(pool.session_held or pool.uncached for pool in stats.pools)
+    if not stats.balanced or is_held or stats.sessions_open:
         raise DemoFailed("the closed session still holds something")
 
 
 @asynccontextmanager
-async def running_server() -> AsyncIterator[ServerProcess]:
+async def running_server(options: Sequence[str] = ()) -> AsyncIterator[ServerProcess]:
     """`tenure serve` on a free port, in a session of its own so that our Ctrl-C is not also its. Ended at the end."""
-    print("starting a server: tenure serve --port 0", flush=True)
+    command = ("serve", "--port", "0", *options)
+    print("starting a server: tenure", *command, flush=True)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli.main", "serve", "--port", "0"),
+        *(sys.executable, "-m", "services.cli.main", *command),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,

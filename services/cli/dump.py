@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from services.cli.arguments import DEFAULT_TARGET
+from services.cli.explain import FLAGS
 from services.cli.run import run_work
 from services.cli.tables import format_table
 from services.cli.top_view.numbers import format_span
@@ -24,8 +25,9 @@ _CUT = "..."
 _LASTING = ("forward_stuck", "loop_stuck", "failing", "slow_start", "slow_end")
 """Kinds that go on until they are over."""
 _LEAK = "leak"
-_LOST = re.compile(r"(page|row) (\d+)\b")
+_LOST = re.compile(r"(page|SWA page|state|row) (\d+)\b")
 """How a leak's message begins."""
+_POOLS = {"page": "full", "SWA page": "swa", "state": "mamba", "row": "rows"}
 
 
 def run_incidents(target: str) -> int:
@@ -94,7 +96,7 @@ def _next_commands(incidents: Sequence[Incident]) -> list[str]:
     leaks = [incident.message for incident in incidents if incident.kind == _LEAK]
     lost = _LOST.match(leaks[-1]) if leaks else None
     if lost is not None:
-        commands.append(f"tenure explain {lost[2]}{' --rows' if lost[1] == 'row' else ''}")
+        commands.append(f"tenure explain {lost[2]}{FLAGS[_POOLS[lost[1]]]}")
     dumped = [incident.incident_id for incident in incidents if incident.has_dump]
     if dumped:
         commands.append(f"tenure dump --incident {dumped[-1]}")

@@ -1,22 +1,32 @@
-"""`tenure explain`: who owns a page of a running server, and who did before."""
+"""`tenure explain`: who owns a unit of a running server, and who did before."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
 
+from services.cli.arguments import USAGE_CODE
 from services.cli.run import run_work
 from services.cli.tables import format_table
 from services.client import Client, TenureError, UnitHistory, UnitOwner, connect
 from services.client.asking import QUICK_S
+from services.client.pools import name_unit, name_units
 
+FLAGS = {"full": "", "swa": " --swa", "mamba": " --states", "rows": " --rows"}
+"""By pool, what stands behind the number of a unit: see `services.cli.operating`."""
 _SESSION = "session"
 
 
-def run_explain(target: str, unit: int, *, is_row: bool) -> int:
-    return run_work(target, _explain(target, unit, "rows" if is_row else "full"))
+def run_explain(target: str, unit: int, pool: str) -> int:
+    return run_work(target, _explain(target, unit, pool))
 
 
 async def _explain(target: str, unit: int, pool: str) -> int:
     async with connect(target) as client:
+        kinds = (await client.model()).pools
+        if pool not in kinds:
+            there_are = ", ".join(map(name_units, kinds))
+            print(f"tenure:{FLAGS[pool]}: this server has no {name_units(pool)}; it has {there_are}", file=sys.stderr)
+            return USAGE_CODE
         history = await client.explain(unit, pool)
         names = await find_names(client) if _has_session(history) else {}
     print(format_history(history, names))
@@ -35,8 +45,7 @@ async def find_names(client: Client) -> dict[int, str]:
 def format_history(history: UnitHistory, names: Mapping[int, str] | None = None) -> str:
     """A line on its owner, then one for each move, newest first. `names` of sessions stand beside their numbers."""
     known = names or {}
-    unit = f"row {history.unit}" if history.pool == "rows" else f"{history.pool} page {history.unit}"
-    head = f"{unit}: {_describe(history.owner, known)}"
+    head = f"{name_unit(history.pool, history.unit)}: {_describe(history.owner, known)}"
     if not history.changes:
         return f"{head}; nobody ever had it"
     rows = [

@@ -24,7 +24,8 @@ Or:       tenure serve                in one terminal, then
 """
 
 _SERVE_HELP: dict[str, str] = {
-    "model": "GGUF file or Hugging Face directory to serve (default: the small model that comes with the package)",
+    "model": "GGUF file or Hugging Face directory to serve, or gemma3, once its extra is installed (default: the small "
+    "model that comes with the package)",
     "host": "address to listen on; only this machine can reach the default",
     "port": "port to listen on; 0 takes any free one and says which",
     "insecure_bind": "allow an address that other machines can reach, although there is no access control yet",
@@ -32,6 +33,12 @@ _SERVE_HELP: dict[str, str] = {
     "pool_tokens": "tokens that the KV cache holds, all conversations together; refused when they do not fit into "
     "--memory-fraction of what is free (default: a whole --context-len, in whole pages, for each request that can run "
     "at once, the lesser of --running-max and --rows; or as many pages of it as fit; one whole context has to)",
+    "swa_tokens": "of a model with sliding windows: tokens that the pool of its windows holds; at least what one "
+    "request may need (default: in proportion to the KV cache of whole contexts)",
+    "state_slots": "of a model with recurrent layers: states that its pool holds; at least what one request may need "
+    "(default: in proportion to the KV cache of whole contexts)",
+    "state_interval": "of a model with recurrent layers: tokens between two states of a prompt that the prefix cache "
+    "may keep, rounded up to whole pages",
     "memory_fraction": "share of the memory that is free once the model is loaded which the KV cache may take, above 0 "
     "and at most 1; free is the least that the machine, a container's limit and `ulimit -v` leave",
     "rows": "requests and sessions that can hold KV at once",
@@ -122,7 +129,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_serve)
 
 
-_UNSET_KINDS: dict[str, Callable[[str], object]] = {"model": Path, "pool_tokens": int, "health_port": int}
+_UNSET_KINDS: dict[str, Callable[[str], object]] = {
+    "model": Path,
+    "pool_tokens": int,
+    "swa_tokens": int,
+    "state_slots": int,
+    "health_port": int,
+}
 """Kinds of the settings that have no value unless one is given."""
 
 
@@ -134,9 +147,10 @@ def _metavar(name: str, kind: Callable[[str], object]) -> str:
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Starts a server with the small embedded model, holds a conversation of three turns in one session, shows what "
+        "Starts a server with a small model, holds a conversation of three turns in one session, shows what "
         "the session saved, and ends the server again. Takes under a minute."
     )
+    parser.add_argument("--model", metavar="FILE", help="what to serve, as in `tenure serve`")
     add_max_tokens(parser, 48)
     parser.set_defaults(run=_run_demo)
 
@@ -153,7 +167,7 @@ def _run_serve(arguments: argparse.Namespace) -> int:
 def _run_demo(arguments: argparse.Namespace) -> int:
     from services.cli.demo import run_demo
 
-    return run_demo(max_tokens=arguments.max_tokens)
+    return run_demo(max_tokens=arguments.max_tokens, model=arguments.model)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from services.cli.durations import read_duration
 
 
 def _add_pools(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Shows, for each pool of a running server, who owns its pages. The parts always add up."
+    parser.description = (
+        "Shows, for each pool of a running server, who owns its units: pages, states, rows. The parts always add up."
+    )
     parser.add_argument("--history", action="store_true", help="show how it went over time, and counts since the start")
     _add_last(parser)
     add_target(parser)
@@ -41,7 +43,14 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "step, and the trace id of the turn or session."
     )
     parser.add_argument("unit", type=read_number, metavar="page", help="number of the page, from 1")
-    parser.add_argument("--rows", action="store_true", help="of a request row with that number, and not of a page")
+    others = parser.add_mutually_exclusive_group()
+    for flag, pool, what in (
+        ("--swa", "swa", "a page of sliding windows"),
+        ("--states", "mamba", "a recurrent state"),
+        ("--rows", "rows", "a request row"),
+    ):
+        told = f"of {what} with that number, and not of a page"
+        others.add_argument(flag, dest="pool", action="store_const", const=pool, default="full", help=told)
     add_target(parser)
     parser.set_defaults(run=_run_explain)
 
@@ -198,7 +207,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
 def _run_explain(arguments: argparse.Namespace) -> int:
     from services.cli.explain import run_explain
 
-    return run_explain(arguments.target, arguments.unit, is_row=arguments.rows)
+    return run_explain(arguments.target, arguments.unit, arguments.pool)
 
 
 OPERATING: tuple[tuple[str, str, Adder], ...] = (

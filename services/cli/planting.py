@@ -5,9 +5,11 @@ import sys
 import grpc
 
 from services.cli.arguments import DEFAULT_TARGET
+from services.cli.explain import FLAGS
 from services.cli.fault_kinds import ENDING, KINDS
 from services.client import TenureError, UnitHistory
 from services.client.faults import FaultOrder, plant_fault
+from services.client.pools import name_unit
 
 _WRONG = {
     "forward-sleeps": "it sleeps",
@@ -37,7 +39,7 @@ def format_planted(order: FaultOrder, unit: UnitHistory | None, target: str) -> 
         return "planted none: no forward goes wrong on purpose any more"
     what = _describe(order)
     if unit is not None:
-        name = f"row {unit.unit}" if unit.pool == "rows" else f"{unit.pool} page {unit.unit}"
+        name = name_unit(unit.pool, unit.unit)
         owner = str(unit.owner)
         what = f"{name}, which {'is free' if owner == 'free' else f'belongs to {owner}'}: {what}"
     return f"planted {order.kind}: {what}\nnext: {_tell_next(order, unit, at)}"
@@ -53,7 +55,7 @@ def _tell_next(order: FaultOrder, unit: UnitHistory | None, at: str) -> str:
     if order.kind == "interpreter-held":
         return f"nothing answers for {order.seconds:g} s, not even its health port; then its log: event=process_paused"
     if unit is not None:
-        return f"tenure explain {unit.unit}{' --rows' if unit.pool == 'rows' else ''}{at}"
+        return f"tenure explain {unit.unit}{FLAGS[unit.pool]}{at}"
     return f"a turn, for it goes wrong when one runs; then tenure incidents{at}{_tell_undoing(order, at)}"
 
 

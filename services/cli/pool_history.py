@@ -8,6 +8,7 @@ from services.cli.run import run_work
 from services.cli.top_view.numbers import format_span
 from services.client import Pool, connect
 from services.client.history import History, Totals
+from services.client.pools import name_units
 
 
 def run_pool_history(target: str, last_s: float | None) -> int:
@@ -40,7 +41,8 @@ def _format_pool(pool: Pool, stretches: list[Stretch], *, with_work: bool) -> st
 def _describe_size(pool: Pool) -> str:
     """All units, also those out of circulation, for the rows of the chart add up to them."""
     whole = pool.total + pool.quarantined
-    size = f"{pool.kind}: {whole:,} pages of {pool.page_size}" if pool.page_size else f"{whole:,} {pool.kind}"
+    units = f"pages of {pool.page_size}" if pool.page_size else name_units(pool.kind)
+    size = f"{whole:,} rows" if pool.kind == "rows" else f"{pool.kind}: {whole:,} {units}"
     return f"{size}, {pool.quarantined:,} of them out of circulation" if pool.quarantined else size
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from services.cli.held import USUAL_KINDS, held_counts, held_heads
 from services.cli.run import run_work
 from services.cli.tables import format_table
 from services.client import Lengths, SessionInfo, connect
 
-_COLUMNS = ("session", "kind", "tokens", "kv", "kv tokens", "pages", "running")
+_COLUMNS = ("session", "kind", "tokens", "kv", "kv tokens")
 
 
 def run_sessions(target: str) -> int:
@@ -15,8 +16,9 @@ def run_sessions(target: str) -> int:
 
 async def _sessions(target: str) -> int:
     async with connect(target) as client:
+        kinds = tuple((await client.model()).pools)
         sessions = [session async for session in client.sessions()]
-    print(format_sessions(sessions))
+    print(format_sessions(sessions, kinds))
     return 0
 
 
@@ -60,20 +62,21 @@ def describe_lengths(lengths: Lengths) -> str:
     return f"{lengths.session_len} tokens, of which {lengths.kv_tokens} need not be computed again"
 
 
-def format_sessions(sessions: Sequence[SessionInfo]) -> str:
-    """A table, or a line when there is nothing to show."""
+def format_sessions(sessions: Sequence[SessionInfo], kinds: Sequence[str] = USUAL_KINDS) -> str:
+    """A table, or a line when there is nothing to show. `kinds`: those of the server's pools."""
     if not sessions:
         return "no session is open"
-    return format_table([_COLUMNS, *map(_cells, sessions)])
+    heads = (*_COLUMNS, *held_heads(kinds), "running")
+    return format_table([heads, *(_cells(session, kinds) for session in sessions)])
 
 
-def _cells(session: SessionInfo) -> tuple[str, ...]:
+def _cells(session: SessionInfo, kinds: Sequence[str]) -> tuple[str, ...]:
     return (
         session.session_id,
         "streaming" if session.streaming else "ordinary",
         str(session.session_len) if session.streaming else "-",
         session.kv_state,
         str(session.kv_tokens),
-        str(session.kv_pages),
+        *map(str, held_counts(session, kinds)),
         ", ".join(session.live_turn_ids) or "-",
     )

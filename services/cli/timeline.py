@@ -9,6 +9,7 @@ from services.cli.tables import format_table
 from services.cli.top_view.numbers import format_span
 from services.client import connect
 from services.client.history import History, SessionFact
+from services.client.pools import count_units
 
 _COLUMNS = ("time", "step", "what", "turn", "")
 _NAMES_MAX = 8
@@ -66,7 +67,7 @@ def tell_fact(fact: SessionFact) -> str:
         case "opened" | "forgotten":
             return fact.detail
         case _:
-            return _count(fact.units, "page")
+            return count_units(fact.detail, fact.units)
 
 
 def _facts_of(history: History, session_id: str) -> list[SessionFact]:

@@ -144,7 +144,10 @@ class Client:
         return {setting.name: setting.value for setting in response.settings}
 
     async def explain(self, unit: int, pool: str = "full") -> UnitHistory:
-        """Who owns a page (`rows`: a row), and who did before. Raises OptionError for a pool that does not exist."""
+        """Who owns a page (of `swa`: an SWA page, `mamba`: a state, `rows`: a row), and who did before.
+
+        Raises OptionError for a pool that does not exist.
+        """
         numbers = {name: number for number, name in KINDS.items()}
         if pool not in numbers:
             raise OptionError("pool", f"there is none of the kind {pool!r}; there are {', '.join(numbers)}")

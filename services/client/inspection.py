@@ -1,4 +1,4 @@
-"""What an operator looks into, as the client sees it: a page's owners, and all that runs at one instant."""
+"""What an operator looks into, as the client sees it: a unit's owners, and all that runs at one instant."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class UnitOwner:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipChange:
-    """A page or row went from `source` to `target`; `step` is the newest step that was planned by then."""
+    """A unit went from `source` to `target`; `step` is the newest step that was planned by then."""
 
     move: str
     source: UnitOwner
@@ -40,7 +40,7 @@ class OwnershipChange:
 
 @dataclass(frozen=True, slots=True)
 class UnitHistory:
-    """Who owns a page or row, and how it came to its last owners, newest first."""
+    """Who owns a page, a state or a row, and how it came to its last owners, newest first."""
 
     pool: str
     unit: int
@@ -62,6 +62,9 @@ class TurnInfo:
     kv_tokens: int
     kv_pages: int
     steps_in_flight: int
+    swa_pages: int = 0
+    """As kv_pages, of the other pools."""
+    states: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,8 @@ def _decode_turn(turn: admin_pb2.TurnInfo) -> TurnInfo:
         kv_tokens=turn.kv_tokens,
         kv_pages=turn.kv_pages,
         steps_in_flight=turn.steps_in_flight,
+        swa_pages=turn.swa_pages,
+        states=turn.states,
     )
 
 

@@ -5,8 +5,30 @@ from dataclasses import dataclass
 
 from protos.v1 import admin_pb2
 
-KINDS = {admin_pb2.POOL_KIND_FULL: "full", admin_pb2.POOL_KIND_ROWS: "rows"}
-"""Kinds of pools by name."""
+KINDS = {
+    admin_pb2.POOL_KIND_FULL: "full",
+    admin_pb2.POOL_KIND_SWA: "swa",
+    admin_pb2.POOL_KIND_MAMBA: "mamba",
+    admin_pb2.POOL_KIND_ROWS: "rows",
+}
+"""Kinds of pools by name. A server has pages and rows, and the others as its model needs them."""
+_UNITS = {"full": "page", "swa": "SWA page", "mamba": "state", "rows": "row"}
+"""What the units of a pool are called; each has an s more in the plural."""
+
+
+def name_units(kind: str) -> str:
+    """As in `SWA pages`."""
+    return f"{_UNITS.get(kind, 'unit')}s"
+
+
+def name_unit(kind: str, unit: int) -> str:
+    """As in `full page 53`, `SWA page 7`, `state 3` or `row 1`."""
+    return f"full page {unit}" if kind == "full" else f"{_UNITS.get(kind, f'{kind} unit')} {unit}"
+
+
+def count_units(kind: str, count: int) -> str:
+    """As in `1 page` or `12 states`."""
+    return f"{count:,} {_UNITS.get(kind, 'unit')}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ class SessionInfo:
     """none, held, lent (to a turn) or demoted (to the prefix cache)."""
     kv_tokens: int
     kv_pages: int
+    swa_pages: int = 0
+    """As kv_pages, of the other pools."""
+    states: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +49,6 @@ def decode_session(info: session_pb2.SessionInfo) -> SessionInfo:
         kv_state=_KV_STATES.get(info.kv_state, f"state {info.kv_state}"),
         kv_tokens=info.kv_tokens,
         kv_pages=info.kv_pages,
+        swa_pages=info.swa_pages,
+        states=info.states,
     )

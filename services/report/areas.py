@@ -71,7 +71,7 @@ def draw_pool(timeline: Timeline, kind: str, page_size: int) -> Markup:
         timeline.span,
         bottom + 20,
         f"units of the pool {kind} by owner, over time",
-        draw_legend(6, MARKS_PX + 10, _describe_terms(terms, totals, draining, with_cache=page_size > 0)),
+        draw_legend(6, MARKS_PX + 10, _describe_terms(terms, totals, draining, with_cache=kind != "rows")),
         grid.place(
             timeline.span,
             scale,
@@ -124,7 +124,7 @@ def _draw_total(grid: StepGrid, totals: Sequence[int]) -> Markup:
 
 
 def _draw_tokens(scale: ValueScale, page_size: int) -> Markup:
-    """The second axis, at the right: the same heights in tokens. Rows have none."""
+    """The second axis, at the right: the same heights in tokens. Rows and states have none."""
     if page_size == 0:
         return Markup("")
     top = text(RIGHT + 6, scale.y(scale.top) + 3.5, f"{format_number(scale.top * page_size)} tok", "tick")

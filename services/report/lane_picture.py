@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from services.client.history import SessionFact
+from services.client.pools import count_units
 from services.report.activity import MOVES
 from services.report.lanes import NO_KV, UNKNOWN, Lane, Segment
 from services.report.markup import Markup, element, escape_text, format_px, join, text, title
@@ -175,9 +176,9 @@ def _tell_facts(span: Span, facts: Sequence[SessionFact]) -> list[str]:
 
 
 def tell_fact(fact: SessionFact) -> str:
-    """As in `park 12 units`, `turn ended: stop, 40 tokens [turn-1]`, `KV lent, 512 tokens`, `forked from chat`."""
+    """As in `park 12 pages`, `turn ended: stop, 40 tokens [turn-1]`, `KV lent, 512 tokens`, `forked from chat`."""
     if fact.what in _TAKERS:
-        return f"{fact.what} {fact.units:,} unit{'' if fact.units == 1 else 's'}"
+        return f"{fact.what} {count_units(fact.detail, fact.units)}"
     tokens = f", {fact.tokens:,} tokens" if fact.tokens else ""
     if fact.what == "kv":
         return f"KV {fact.detail}{tokens}"

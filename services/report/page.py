@@ -6,6 +6,7 @@ from datetime import tzinfo
 
 from services.client.history import History
 from services.client.incidents import Incident
+from services.client.pools import name_units
 from services.report.activity import MOVES, Strip, build_moves, build_strips, draw_move, draw_strip, draw_strips
 from services.report.areas import draw_pool
 from services.report.head import draw_head, draw_span_numbers, draw_state, draw_totals
@@ -30,7 +31,12 @@ _EQUATION = (
     "those of their slots, the prefix cache the protected (in use) and the evictable ones. Quarantined pages stand "
     "above the total: they are out of circulation."
 )
-_ROWS = "One row of the page table for each turn that runs and each session that holds KV."
+_CAPTIONS = {
+    "swa": "Pages of KV for layers with sliding windows: holders keep those of their last window. The same equation.",
+    "mamba": "States of recurrent layers, each that of a whole sequence up to some token. The same equation.",
+    "rows": "One row of the page table for each turn that runs and each session that holds KV.",
+}
+"""By the kind of the pool; the equation for the first one."""
 _MARKS = (
     ("mark-turn-in", "M7 3v7", "turn accepted"),
     ("mark-turn", "M0 7h13", "turn waits or runs"),
@@ -101,8 +107,8 @@ def _draw_pictures(timeline: Timeline, history: History) -> Markup:
     strips, moves = build_strips(timeline), build_moves(timeline)
     pools = [
         _section(
-            f"Who owned the {'pages' if kind == 'full' else kind}",
-            caption(_EQUATION if page_size else _ROWS),
+            f"Who owned the {name_units(kind)}",
+            caption(_CAPTIONS.get(kind, _EQUATION)),
             draw_pool(timeline, kind, page_size),
         )
         for kind, page_size in page_sizes.items()

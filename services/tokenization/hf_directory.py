@@ -16,7 +16,8 @@ from tokenizers import Tokenizer as BpeTokenizer
 from engine.executor.hf_files import HfFileError, JsonObject, read_json, read_json_if_there, read_text
 from engine.executor.model_config import UnsupportedModelError
 from services.tokenization.chat import ChatTemplate
-from services.tokenization.tokenizer import Encoders, Tokenizer
+from services.tokenization.encoders import Encoders
+from services.tokenization.tokenizer import Tokenizer
 from services.tokenization.vocabulary import (
     CONTROL,
     NORMAL,

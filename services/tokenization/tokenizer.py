@@ -1,27 +1,18 @@
 """Text → token ids, and how the vocabulary and merges of a GGUF file tell it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tokenizers import AddedToken, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as BpeTokenizer
+from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from engine.executor.gguf import GgufFile
-from engine.executor.model_config import UnsupportedModelError, require_str
+from engine.executor.gguf_metadata import require_str
+from engine.executor.model_config import UnsupportedModelError
+from services.tokenization.encoders import Encoders, with_special_tokens
+from services.tokenization.sentencepiece import sentencepiece_from_gguf
 from services.tokenization.vocabulary import Vocabulary, vocabulary_from_gguf
-
-
-@dataclass(frozen=True, slots=True)
-class Encoders:
-    """One tokenizer in three readings."""
-
-    plain: BpeTokenizer
-    """Does not know the special tokens."""
-    continued: BpeTokenizer
-    """As `plain`, for a text that something stands before. Differs where the first word of a text gets a space."""
-    marked: BpeTokenizer
-    """Knows the special tokens by name."""
 
 
 class Tokenizer:
@@ -55,30 +46,37 @@ class Tokenizer:
         return list(self._encoders.marked.encode(text, add_special_tokens=False).ids)
 
 
-def byte_level_encoders(vocabulary: Vocabulary, merges: list[tuple[str, str]], split: PreTokenizer) -> Encoders:
-    """`split` cuts a text into the words that are merged, spelled in the byte-level alphabet."""
-    plain = _bpe(vocabulary, merges, split)
-    marked = _bpe(vocabulary, merges, split)
-    marked.add_special_tokens(
-        [AddedToken(text, special=True, normalized=False) for text in vocabulary.special_tokens()]
-    )
-    # The texts are in the vocabulary already, so adding them must not have minted ids.
-    assert marked.get_vocab_size() == len(vocabulary), "a special token got an id of its own"
+def byte_level_encoders(
+    vocabulary: Vocabulary, merges: list[tuple[str, str]], split: PreTokenizer, normalizer: Normalizer | None = None
+) -> Encoders:
+    """`split` cuts a text into the words that are merged, spelled in the byte-level alphabet; before that `normalizer`
+    changes it."""
+    plain = _bpe(vocabulary, merges, split, normalizer)
+    marked = with_special_tokens(_bpe(vocabulary, merges, split, normalizer), vocabulary)
     return Encoders(plain=plain, continued=plain, marked=marked)
 
 
 def tokenizer_from_gguf(file: GgufFile) -> Tokenizer:
     """Raises UnsupportedModelError for a tokenizer model or pre-tokenizer that is not known: it is never guessed."""
     model = require_str(file.metadata, "tokenizer.ggml.model")
-    if model != "gpt2":
-        raise UnsupportedModelError(f"tokenizer model {model!r} is not implemented; known is 'gpt2'")
+    match model:
+        case "gpt2":
+            vocabulary, encoders = _byte_level(file)
+        case "llama":
+            vocabulary, encoders = sentencepiece_from_gguf(file)
+        case _:
+            raise UnsupportedModelError(f"tokenizer model {model!r} is not implemented; known are 'gpt2', 'llama'")
+    return Tokenizer(vocabulary, encoders, _prompt_prefix(file))
+
+
+def _byte_level(file: GgufFile) -> tuple[Vocabulary, Encoders]:
     pre = require_str(file.metadata, "tokenizer.ggml.pre")
-    split = PRE_TOKENIZERS.get(pre)
-    if split is None:
+    if pre not in PRE_TOKENIZERS:
         known = ", ".join(sorted(PRE_TOKENIZERS))
         raise UnsupportedModelError(f"pre-tokenizer {pre!r} is not implemented; known are {known}")
     vocabulary = vocabulary_from_gguf(file)
-    return Tokenizer(vocabulary, byte_level_encoders(vocabulary, _merges(file), split()), _prompt_prefix(file))
+    encoders = byte_level_encoders(vocabulary, _merges(file), PRE_TOKENIZERS[pre](), NORMALIZERS.get(pre))
+    return vocabulary, encoders
 
 
 def _split_smollm() -> PreTokenizer:
@@ -88,8 +86,25 @@ def _split_smollm() -> PreTokenizer:
     )
 
 
-PRE_TOKENIZERS: dict[str, Callable[[], PreTokenizer]] = {"smollm": _split_smollm}
+def _split_qwen2() -> PreTokenizer:
+    """English endings, words with a character before them, each digit alone, what is none of these, and spaces."""
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+_QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+PRE_TOKENIZERS: dict[str, Callable[[], PreTokenizer]] = {"qwen2": _split_qwen2, "smollm": _split_smollm}
 """`tokenizer.ggml.pre` → how it cuts text."""
+NORMALIZERS: dict[str, Normalizer] = {"qwen2": normalizers.NFC()}
+"""`tokenizer.ggml.pre` → what is done to a text before it is cut, where anything is."""
 
 
 def _prompt_prefix(file: GgufFile) -> tuple[int, ...]:
@@ -111,9 +126,13 @@ def _merges(file: GgufFile) -> list[tuple[str, str]]:
     return merges
 
 
-def _bpe(vocabulary: Vocabulary, merges: list[tuple[str, str]], split: PreTokenizer) -> BpeTokenizer:
+def _bpe(
+    vocabulary: Vocabulary, merges: list[tuple[str, str]], split: PreTokenizer, normalizer: Normalizer | None
+) -> BpeTokenizer:
     ids = {vocabulary.text(token_id): token_id for token_id in range(len(vocabulary))}
     tokenizer = BpeTokenizer(models.BPE(vocab=ids, merges=merges))
     tokenizer.pre_tokenizer = split
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in vocabulary.added_words()])
     return tokenizer

@@ -50,18 +50,22 @@ class Vocabulary:
         """Text → id of every special token."""
         return {text: token_id for token_id, text in enumerate(self._texts) if self._kinds[token_id] in _SPECIAL}
 
+    def ids_of(self, kind: int) -> dict[str, int]:
+        """Text → id of every token of this kind."""
+        return {text: token_id for token_id, text in enumerate(self._texts) if self._kinds[token_id] == kind}
+
     def added_words(self) -> tuple[str, ...]:
         """Ordinary text that is always one token, wherever it stands."""
         return tuple(text for text, kind in zip(self._texts, self._kinds, strict=True) if kind == USER_DEFINED)
 
 
-def vocabulary_from_gguf(file: GgufFile) -> Vocabulary:
-    """Raises UnsupportedModelError when the file has no vocabulary."""
+def vocabulary_from_gguf(file: GgufFile, read: Callable[[str], bytes] | None = None) -> Vocabulary:
+    """`read` as in Vocabulary. Raises UnsupportedModelError when the file has no vocabulary."""
     texts = file.metadata.get("tokenizer.ggml.tokens")
     types = file.metadata.get("tokenizer.ggml.token_type")
     if not isinstance(texts, list) or not isinstance(types, list):
         raise UnsupportedModelError(f"{file.path.name} has no vocabulary (tokenizer.ggml.tokens and token_type)")
-    return Vocabulary([str(text) for text in texts], [int(kind) for kind in types])
+    return Vocabulary([str(text) for text in texts], [int(kind) for kind in types], read)
 
 
 def byte_alphabet() -> dict[int, str]:

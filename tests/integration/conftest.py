@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from engine.executor.decoder import Decoder
 from engine.executor.gguf import GgufFile, open_gguf
-from engine.executor.model_config import ModelConfig, config_from_gguf
+from engine.executor.loading import open_model
+from engine.executor.model_config import ModelConfig
 from engine.executor.model_files import find_embedded_model
-from engine.executor.weights import LlamaWeights, weights_from_gguf
 
 REFERENCES = Path(__file__).parent / "data" / "smollm2.json"
 
@@ -20,7 +21,7 @@ REFERENCES = Path(__file__).parent / "data" / "smollm2.json"
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     config: ModelConfig
-    weights: LlamaWeights
+    decoder: Decoder
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +30,9 @@ def smollm2_file() -> GgufFile:
 
 
 @pytest.fixture(scope="session")
-def smollm2(smollm2_file: GgufFile) -> LoadedModel:
-    config = config_from_gguf(smollm2_file)
-    return LoadedModel(config, weights_from_gguf(smollm2_file, config, lambda _fraction, _text: None))
+def smollm2() -> LoadedModel:
+    source = open_model(find_embedded_model())
+    return LoadedModel(source.blueprint.config, source.read(lambda _fraction, _text: None))
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,13 @@ import torch
 
 from engine.core.plan import PlanRow
 from engine.executor.batch import PoolGeometry, build_batch
+from engine.executor.decoder import Decoder
 from engine.executor.linear import Linear, pad_rows
 from engine.executor.model_config import ModelConfig
 from engine.executor.model_runner import ModelRunner
-from engine.executor.weights import LlamaWeights
 from tests.integration.conftest import LoadedModel
 from tests.kit.paged_sequence import PagedSequence, make_plan
-from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_weights
+from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_decoder
 
 BATCH_SIZES = (1, 2, 3, 7, 8, 33)
 CHUNK_LENS = (1, 7, 64)
@@ -63,25 +63,25 @@ def restored_threads() -> Iterator[None]:
 
 def test_logits_of_a_tiny_model_when_cut_in_every_way_then_equal_bit_for_bit() -> None:
     config = tiny_llama_config()
-    weights = tiny_llama_weights(config)
+    decoder = tiny_llama_decoder()
     token_ids = _token_ids(config, BLOCK_EDGE + 9)
-    expected = _logits(config, weights, token_ids, Cut(1, len(token_ids), 1, 16))
+    expected = _logits(config, decoder, token_ids, Cut(1, len(token_ids), 1, 16))
     cuts = [
         Cut(batch_size, chunk_len, threads, page_size)
         for batch_size, chunk_len, (threads, page_size) in itertools.product(BATCH_SIZES, CHUNK_LENS, PLACEMENTS)
     ]
-    different = [cut for cut in cuts if not torch.equal(_logits(config, weights, token_ids, cut), expected)]
+    different = [cut for cut in cuts if not torch.equal(_logits(config, decoder, token_ids, cut), expected)]
     assert not different
     assert len(cuts) == 72
 
 
 def test_logits_of_a_tiny_model_when_many_blocks_are_merged_then_equal_bit_for_bit() -> None:
     config = tiny_llama_config()
-    weights = tiny_llama_weights(config)
+    decoder = tiny_llama_decoder()
     token_ids = _token_ids(config, 5 * BLOCK_EDGE + 1)
-    expected = _logits(config, weights, token_ids, Cut(1, len(token_ids), 1, 16))
+    expected = _logits(config, decoder, token_ids, Cut(1, len(token_ids), 1, 16))
     for cut in (Cut(1, 1, 1, 16), Cut(3, 50, 1, 5)):
-        assert torch.equal(_logits(config, weights, token_ids, cut), expected)
+        assert torch.equal(_logits(config, decoder, token_ids, cut), expected)
 
 
 @pytest.mark.parametrize(
@@ -101,22 +101,22 @@ def test_logits_of_a_tiny_model_when_many_blocks_are_merged_then_equal_bit_for_b
 )
 def test_logits_of_the_real_model_when_cut_then_equal_bit_for_bit(smollm2: LoadedModel, cut: Cut) -> None:
     token_ids = _token_ids(smollm2.config, BLOCK_EDGE + 6)
-    expected = _logits(smollm2.config, smollm2.weights, token_ids, Cut(1, len(token_ids), 1, 16))
-    assert torch.equal(_logits(smollm2.config, smollm2.weights, token_ids, cut), expected)
+    expected = _logits(smollm2.config, smollm2.decoder, token_ids, Cut(1, len(token_ids), 1, 16))
+    assert torch.equal(_logits(smollm2.config, smollm2.decoder, token_ids, cut), expected)
 
 
 def test_logits_of_a_tiny_model_when_drafts_are_verified_then_equal_those_of_single_decodes_bit_for_bit() -> None:
     config = tiny_llama_config()
-    weights = tiny_llama_weights(config)
+    decoder = tiny_llama_decoder()
     token_ids = _token_ids(config, BLOCK_EDGE + 9)
-    expected = _logits(config, weights, token_ids, Cut(1, 1, 1, 16))[VERIFIED_FROM:]
+    expected = _logits(config, decoder, token_ids, Cut(1, 1, 1, 16))[VERIFIED_FROM:]
     cases = [
         Verified(batch_size, num_drafts, wrong_place, threads, page_size)
         for batch_size, num_drafts, (threads, page_size) in itertools.product((1, 3, 8, 33), (1, 4, 9), PLACEMENTS)
         for wrong_place in sorted({0, num_drafts // 2, num_drafts})
     ]
     different = [
-        case for case in cases if not torch.equal(_verified_logits(config, weights, token_ids, case), expected)
+        case for case in cases if not torch.equal(_verified_logits(config, decoder, token_ids, case), expected)
     ]
     assert not different
     assert len(cases) == 4 * (2 + 3 + 3) * len(PLACEMENTS)
@@ -131,8 +131,8 @@ def test_logits_of_the_real_model_when_drafts_are_verified_then_equal_those_of_s
     smollm2: LoadedModel, case: Verified
 ) -> None:
     token_ids = _token_ids(smollm2.config, BLOCK_EDGE + 6)
-    expected = _logits(smollm2.config, smollm2.weights, token_ids, Cut(1, 1, 1, 16))[VERIFIED_FROM:]
-    assert torch.equal(_verified_logits(smollm2.config, smollm2.weights, token_ids, case), expected)
+    expected = _logits(smollm2.config, smollm2.decoder, token_ids, Cut(1, 1, 1, 16))[VERIFIED_FROM:]
+    assert torch.equal(_verified_logits(smollm2.config, smollm2.decoder, token_ids, case), expected)
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
@@ -164,12 +164,12 @@ def _token_ids(config: ModelConfig, count: int, seed: int = 0) -> list[int]:
     return drawn
 
 
-def _logits(config: ModelConfig, weights: LlamaWeights, token_ids: list[int], cut: Cut) -> torch.Tensor:
+def _logits(config: ModelConfig, decoder: Decoder, token_ids: list[int], cut: Cut) -> torch.Tensor:
     """The logits of every one of `token_ids`, run in the middle of a batch of strangers that are cut otherwise."""
     torch.set_num_threads(cut.threads)
     pages_each = -(-(len(token_ids) + cut.chunk_len) // cut.page_size) + 1
     pool = PoolGeometry(cut.page_size, 1 + cut.batch_size * pages_each, cut.batch_size + 1)
-    runner = ModelRunner(config, weights, pool)
+    runner = ModelRunner(config, decoder, pool)
     # Dealt out in turn, so that no sequence has its pages side by side.
     rows = [
         PagedSequence(1 + place, [1 + place + cut.batch_size * page for page in range(pages_each)])
@@ -191,12 +191,12 @@ def _logits(config: ModelConfig, weights: LlamaWeights, token_ids: list[int], cu
     return torch.cat(logits)
 
 
-def _verified_logits(config: ModelConfig, weights: LlamaWeights, token_ids: list[int], case: Verified) -> torch.Tensor:
+def _verified_logits(config: ModelConfig, decoder: Decoder, token_ids: list[int], case: Verified) -> torch.Tensor:
     """The logits of `token_ids[VERIFIED_FROM:]`, from rows of drafts: what lies behind a wrong draft is run again."""
     torch.set_num_threads(case.threads)
     pages_each = -(-(len(token_ids) + 1) // case.page_size)
     pool = PoolGeometry(case.page_size, 1 + case.batch_size * pages_each, case.batch_size + 1)
-    runner = ModelRunner(config, weights, pool)
+    runner = ModelRunner(config, decoder, pool)
     rows = [
         PagedSequence(1 + place, [1 + place + case.batch_size * page for page in range(pages_each)])
         for place in range(case.batch_size)

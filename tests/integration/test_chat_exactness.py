@@ -60,7 +60,7 @@ class World:
 
         async def main() -> tuple[ChatIds, Exercised]:
             pages = setting.pool_tokens // setting.page_size + 1
-            runner = ModelRunner(self.model.config, self.model.weights, PoolGeometry(setting.page_size, pages, 17))
+            runner = ModelRunner(self.model.config, self.model.decoder, PoolGeometry(setting.page_size, pages, 17))
             executor = TorchExecutor(runner, THREADS)
             config = CoreConfig(
                 page_size=setting.page_size,

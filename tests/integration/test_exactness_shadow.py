@@ -13,6 +13,7 @@ import pytest
 
 from engine.core.config import CoreConfig
 from engine.core.plan import StepOutcome, StepResult
+from engine.core.sampling import Sampling
 from tests.kit.exactness.bench import Bench, never
 from tests.kit.exactness.cells import Cell, Kind, all_cells, cover, cover_rows, cover_sizes
 from tests.kit.exactness.conversation import Texts
@@ -48,7 +49,7 @@ def _bench(cell: Cell, model: ShadowModel) -> Bench:
     def make_device(config: CoreConfig) -> Iterator[Device]:
         yield ShadowBackend(model, page_size=config.page_size, pool_pages=config.pool_pages, num_rows=config.num_rows)
 
-    def cold_run(prompt: tuple[int, ...], max_tokens: int) -> list[int]:
+    def cold_run(prompt: tuple[int, ...], max_tokens: int, _sampling: Sampling) -> list[int]:
         output: list[int] = []
         digest = model.digest(prompt)
         for position in range(len(prompt), len(prompt) + max_tokens):

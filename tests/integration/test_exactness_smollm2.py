@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def model(smollm2: LoadedModel) -> TorchModel:
-    return TorchModel(smollm2.config, smollm2.weights)
+    return TorchModel(smollm2.config, smollm2.decoder)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.kit.exactness.conversation import Texts
 from tests.kit.exactness.retraction import retracted_at
 from tests.kit.exactness.scenarios import ROUNDS
 from tests.kit.exactness.torch_bench import CONTEXT_LEN, TorchModel
-from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_weights
+from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_decoder
 
 VOCAB_SIZE = 16
 """So few ids that the model soon says the same again, and guesses come true."""
@@ -40,7 +40,7 @@ def model() -> Iterator[TorchModel]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     config = tiny_llama_config(vocab_size=VOCAB_SIZE, context_len=CONTEXT_LEN)
-    model = TorchModel(config, tiny_llama_weights(config))
+    model = TorchModel(config, tiny_llama_decoder(vocab_size=VOCAB_SIZE, context_len=CONTEXT_LEN))
     torch.set_num_threads(before)
     yield model
     print(f"\n{model.num_cold_runs} cold runs")  # noqa: T201

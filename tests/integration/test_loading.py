@@ -14,38 +14,53 @@ from numpy.typing import NDArray
 from engine.core.plan import StepOutcome, StepResult
 from engine.executor.batch import PoolGeometry
 from engine.executor.kv_storage import KvStorage, kv_bytes_per_token
-from engine.executor.loading import LoadedExecutor, load_executor, weight_bytes
+from engine.executor.loading import LoadedExecutor, load_executor, open_model
 from engine.executor.memory import FreeMemory, cuda_memory
 from engine.executor.model_config import UnsupportedModelError
 from engine.executor.pool_size import NoRoomError, PoolPolicy, PoolTooLargeError
+from engine.executor.tensors import Progress
 from engine.executor.torch_executor import TorchExecutor
-from engine.executor.weights import Progress, tensor_names
 from services.config import ServeConfig
 from services.loading import LOAD_ERRORS, load_model
 from tests.kit.gguf_files import Value, write_gguf
+from tests.kit.gguf_llama import gguf_llama_tensors
 from tests.kit.paged_sequence import PagedSequence, make_plan
-from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_executor, tiny_llama_tensor_source
+from tests.kit.tiny_llama import (
+    FFN_SIZE,
+    NUM_HEADS,
+    NUM_KV_HEADS,
+    NUM_LAYERS,
+    RMS_EPS,
+    random_tensors,
+    tiny_llama_config,
+    tiny_llama_executor,
+    tiny_llama_shapes,
+)
 
 CONFIG = tiny_llama_config()
 METADATA: dict[str, Value] = {
     "general.architecture": CONFIG.arch,
     "general.name": CONFIG.name,
-    "llama.block_count": CONFIG.num_layers,
+    "llama.block_count": NUM_LAYERS,
     "llama.context_length": CONFIG.context_len,
     "llama.embedding_length": CONFIG.hidden_size,
-    "llama.feed_forward_length": CONFIG.ffn_size,
-    "llama.attention.head_count": CONFIG.num_heads,
-    "llama.attention.head_count_kv": CONFIG.num_kv_heads,
-    "llama.attention.layer_norm_rms_epsilon": CONFIG.rms_eps,
-    "llama.rope.freq_base": CONFIG.rope_theta,
+    "llama.feed_forward_length": FFN_SIZE,
+    "llama.attention.head_count": NUM_HEADS,
+    "llama.attention.head_count_kv": NUM_KV_HEADS,
+    "llama.attention.layer_norm_rms_epsilon": RMS_EPS,
+    "llama.rope.freq_base": 10000.0,
     "tokenizer.ggml.bos_token_id": 1,
     "tokenizer.ggml.eos_token_id": 2,
 }
 
 
 def tensors() -> dict[str, NDArray[np.float32]]:
-    source = tiny_llama_tensor_source(CONFIG, seed=0)
-    return {name: source(name) for name in tensor_names(CONFIG)}
+    held = random_tensors(tiny_llama_shapes(CONFIG.vocab_size), seed=0)
+    return gguf_llama_tensors(held, num_heads=NUM_HEADS, num_kv_heads=NUM_KV_HEADS)
+
+
+def weight_bytes(held: Mapping[str, NDArray[np.float32]]) -> int:
+    return sum(array.nbytes for array in held.values())
 
 
 POLICY = PoolPolicy(page_size=4, pool_tokens=60, memory_fraction=0.5, running_max=2, num_rows=2, context_len=30)
@@ -100,7 +115,7 @@ async def test_load_when_running_then_progress_rises_from_nothing_to_all(tmp_pat
     fractions = [fraction for fraction, _ in told]
     assert fractions == sorted(fractions)
     assert (fractions[0], fractions[-1]) == (0.0, 1.0)
-    assert len(told) >= CONFIG.num_layers
+    assert len(told) >= NUM_LAYERS
     assert all(text for _, text in told)
 
 
@@ -117,7 +132,7 @@ def test_load_when_the_pool_is_to_be_sized_then_measured_once_the_weights_are_th
     told: list[str] = []
     measured_after: list[str] = []
     page_bytes = 4 * kv_bytes_per_token(CONFIG)
-    left_bytes = iter((weight_bytes(CONFIG), 2 * 10 * page_bytes))
+    left_bytes = iter((weight_bytes(tensors()), 2 * 10 * page_bytes))
 
     def measure() -> FreeMemory:
         measured_after.append(told[-1])
@@ -152,22 +167,26 @@ def test_load_when_there_is_no_room_for_the_pool_then_a_typed_refusal(
 
 def test_load_when_there_is_no_room_for_the_weights_then_refused_before_they_are_read(tmp_path: Path) -> None:
     told: list[str] = []
-    free = FreeMemory(2**30, weight_bytes(CONFIG) - 1, 0, "machine")
+    free = FreeMemory(2**30, weight_bytes(tensors()) - 1, 0, "machine")
     with pytest.raises(NoRoomError, match="its weights alone need"):
         load_sized(tmp_path, tensors(), POLICY, lambda: free, lambda _fraction, text: told.append(text))
     assert told == ["reading tiny.gguf"]
 
 
 @pytest.mark.parametrize("has_tied_embeddings", [False, True])
-def test_weight_bytes_when_computed_then_what_the_tensors_take(has_tied_embeddings: bool) -> None:
-    config = replace(CONFIG, has_tied_embeddings=has_tied_embeddings)
-    source = tiny_llama_tensor_source(config, seed=0)
-    assert weight_bytes(config) == sum(source(name).nbytes for name in tensor_names(config))
+def test_weight_bytes_when_the_file_is_opened_then_what_the_tensors_take(
+    tmp_path: Path, has_tied_embeddings: bool
+) -> None:
+    held = {name: array for name, array in tensors().items() if name != "output.weight" or not has_tied_embeddings}
+    source = open_model(write_gguf(tmp_path / "tiny.gguf", METADATA, held))
+    assert source.weight_bytes == weight_bytes(held)
+    embedding_bytes = CONFIG.vocab_size * CONFIG.hidden_size * 4
+    assert weight_bytes(held) == weight_bytes(tensors()) - has_tied_embeddings * embedding_bytes
 
 
 def test_bytes_per_token_when_computed_then_what_the_tensors_take() -> None:
     storage = KvStorage(CONFIG, PoolGeometry(page_size=4, pool_pages=10, num_rows=2))
-    real_bytes = sum(pool.nbytes for layer in range(CONFIG.num_layers) for pool in storage.head_rows(layer))
+    real_bytes = sum(pool.nbytes for layer in range(NUM_LAYERS) for pool in storage.head_rows(layer))
     assert 40 * kv_bytes_per_token(CONFIG) == storage.num_bytes == real_bytes
 
 
@@ -227,6 +246,13 @@ def test_load_when_a_tensor_is_missing_then_names_it(tmp_path: Path) -> None:
         load(tmp_path, held, ignore)
 
 
+def test_load_when_the_vocabulary_is_missing_then_names_the_tensor_that_tells_it(tmp_path: Path) -> None:
+    held = tensors()
+    del held["token_embd.weight"]
+    with pytest.raises(UnsupportedModelError, match=r"tiny\.gguf: tensor token_embd\.weight is missing"):
+        load(tmp_path, held, ignore)
+
+
 def test_load_when_a_tensor_is_unknown_then_names_it(tmp_path: Path) -> None:
     held = {**tensors(), "blk.0.attn_q.bias": np.zeros(64, np.float32)}
     with pytest.raises(UnsupportedModelError, match=r"tensor blk\.0\.attn_q\.bias is unknown"):
@@ -237,3 +263,10 @@ def test_load_when_a_tensor_has_another_shape_then_names_it(tmp_path: Path) -> N
     held = {**tensors(), "output_norm.weight": np.zeros(63, np.float32)}
     with pytest.raises(UnsupportedModelError, match=r"output_norm\.weight has shape \(63,\), not \(64,\)"):
         load(tmp_path, held, ignore)
+
+
+def test_loading_when_only_imported_then_torch_is_not() -> None:
+    """The port is to answer while torch is imported, which takes seconds."""
+    program = "import sys, services.loading; print('torch' in sys.modules)"
+    done = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "False"

@@ -21,15 +21,15 @@ from engine.core.plan import StepOutcome
 from engine.core.pools import Pools
 from engine.core.snapshot import PoolBooks
 from engine.executor.batch import PoolGeometry
+from engine.executor.decoder import Decoder
 from engine.executor.model_config import ModelConfig
 from engine.executor.model_runner import ModelRunner
 from engine.executor.torch_executor import TorchExecutor
-from engine.executor.weights import LlamaWeights
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.engine import LocalEngine
 from tests.integration.conftest import LoadedModel
 from tests.kit.engine_rig import EngineRig, Exercised, NoText
-from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_weights
+from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_decoder
 
 NUM_SESSIONS = 32
 NUM_TURNS = 5
@@ -49,7 +49,7 @@ LOST_RELEASE = 20
 @dataclass(frozen=True, slots=True)
 class Model:
     config: ModelConfig
-    weights: LlamaWeights
+    decoder: Decoder
     threads: int
 
 
@@ -167,7 +167,7 @@ def make_config(model: Model, pool_pages: int, *, prefix_cache: bool = True, in_
 def start_engine(model: Model, core: Core, sinks: Sequence[Exercised | Fairness]) -> LocalEngine:
     """An engine that checks its books page by page after every step."""
     geometry = PoolGeometry(PAGE_SIZE, core.config.pool_pages, NUM_ROWS)
-    executor = TorchExecutor(ModelRunner(model.config, model.weights, geometry), model.threads)
+    executor = TorchExecutor(ModelRunner(model.config, model.decoder, geometry), model.threads)
     runtime = RuntimeConfig(full_check_steps=1, warm_up=False)
     return LocalEngine(core, executor, NoText(), sinks=sinks, config=runtime)
 
@@ -263,7 +263,7 @@ def test_fairness_when_a_later_turn_is_admitted_first_then_it_is_counted() -> No
 @pytest.fixture(scope="module")
 def tiny() -> Model:
     config = tiny_llama_config()
-    return Model(config, tiny_llama_weights(config), threads=1)
+    return Model(config, tiny_llama_decoder(), threads=1)
 
 
 @pytest.mark.exact
@@ -302,4 +302,4 @@ def test_sessions_when_one_page_is_never_released_then_it_is_quarantined_and_all
 
 @pytest.mark.exact_full
 def test_sessions_when_model_is_real_then_all_complete_as_if_cold(smollm2: LoadedModel) -> None:
-    require_exact(Model(smollm2.config, smollm2.weights, threads=2))
+    require_exact(Model(smollm2.config, smollm2.decoder, threads=2))

@@ -112,7 +112,7 @@ def test_decoding_when_done_one_by_one_then_the_logits_are_those_of_one_prefill_
     single = references["single"][0]
     history = single["prompt_ids"] + single["output_ids"][:-1]
     expected = _forced_logits(smollm2, history, list(range(len(history))))
-    runner = ModelRunner(smollm2.config, smollm2.weights, POOL)
+    runner = ModelRunner(smollm2.config, smollm2.decoder, POOL)
     sequence = PagedSequence(1, range(1, 10))
     for position, token_id in enumerate(history):
         batch = build_batch(make_plan(position + 1, POOL.page_size, [sequence.chunk([token_id])]), POOL)
@@ -163,7 +163,7 @@ def _extend(history: list[int], append_ids: list[int], turn: dict[str, Any]) -> 
 
 def _forced_logits(model: LoadedModel, history: list[int], token_idx: list[int]) -> torch.Tensor:
     """Logits at `token_idx` of one prefill of the whole history."""
-    runner = ModelRunner(model.config, model.weights, POOL)
+    runner = ModelRunner(model.config, model.decoder, POOL)
     row = PagedSequence(1, range(1, POOL.pool_pages)).chunk(history)
     batch = build_batch(make_plan(1, POOL.page_size, [row]), POOL)
     return runner.forward(batch, np.array(token_idx))

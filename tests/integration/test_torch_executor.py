@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
 from engine.core.plan import StepFailure, StepOutcome, StepResult
+from engine.executor.decoder import Decoder
 from engine.executor.linear import Linear
 from engine.executor.model_runner import ModelRunner
 from engine.executor.protocol import Executor, ExecutorLost
 from engine.executor.torch_executor import TorchExecutor
-from engine.executor.weights import LlamaWeights
 from tests.kit.executor_contract import ExecutorContract, SamplingContract
 from tests.kit.paged_sequence import PagedSequence, make_plan
-from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_executor, tiny_llama_runner, tiny_llama_weights
+from tests.kit.tiny_llama import tiny_llama_config, tiny_llama_decoder, tiny_llama_executor, tiny_llama_runner
 
 PAGE_SIZE = 4
 SIZES = {"page_size": PAGE_SIZE, "pool_pages": 32, "num_rows": 4}
@@ -77,10 +78,9 @@ async def test_step_when_its_input_was_never_sampled_then_fails(executor: TorchE
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 async def test_step_when_the_numbers_are_not_finite_then_fails(poison: float) -> None:
-    config = tiny_llama_config()
-    weights = tiny_llama_weights(config)
-    weights.embedding[7] = poison
-    executor = TorchExecutor(_runner_like(tiny_llama_runner(**SIZES), weights), threads=1)
+    decoder = tiny_llama_decoder()
+    decoder.embedding[7] = poison
+    executor = TorchExecutor(_runner_like(tiny_llama_runner(**SIZES), decoder), threads=1)
     try:
         good = await run(executor, 1, PagedSequence(1, [1]), [5, 6])
         assert isinstance(good, StepResult)
@@ -94,9 +94,9 @@ async def test_step_when_the_numbers_are_not_finite_then_fails(poison: float) ->
 
 
 async def test_prepare_when_the_model_can_not_compute_then_the_executor_is_lost_and_says_why() -> None:
-    weights = tiny_llama_weights(tiny_llama_config())
-    weights.output_norm[:] = float("nan")
-    executor = TorchExecutor(_runner_like(tiny_llama_runner(**SIZES), weights), threads=1)
+    decoder = tiny_llama_decoder()
+    decoder = replace(decoder, output_norm=lambda hidden: hidden * float("nan"))
+    executor = TorchExecutor(_runner_like(tiny_llama_runner(**SIZES), decoder), threads=1)
     try:
         for _ in range(2):
             with pytest.raises(ExecutorLost, match="not finite"):
@@ -115,9 +115,9 @@ async def test_prepare_when_the_context_is_short_then_it_fits(context_len: int) 
 
 
 async def test_step_when_a_freed_page_held_non_finite_numbers_then_its_next_owner_is_not_harmed() -> None:
-    weights = tiny_llama_weights(tiny_llama_config())
-    weights.embedding[7] = float("nan")
-    executor = TorchExecutor(_runner_like(tiny_llama_runner(**SIZES), weights), threads=1)
+    decoder = tiny_llama_decoder()
+    decoder.embedding[7] = float("nan")
+    executor = TorchExecutor(_runner_like(tiny_llama_runner(**SIZES), decoder), threads=1)
     try:
         clean = await run(executor, 1, PagedSequence(1, [1, 2]), [5, 6, 8, 9, 10])
         assert isinstance(await run(executor, 2, PagedSequence(1, [1, 2]), [7] * 8), StepFailure)
@@ -131,8 +131,8 @@ async def test_step_when_a_freed_page_held_non_finite_numbers_then_its_next_owne
 
 async def test_sampling_when_logits_tie_then_takes_the_lowest_id() -> None:
     config = tiny_llama_config()
-    weights = tiny_llama_weights(config)
-    flat = _with_head(weights, torch.zeros(config.vocab_size, config.hidden_size))
+    decoder = tiny_llama_decoder()
+    flat = _with_head(decoder, torch.zeros(config.vocab_size, config.hidden_size))
     executor = TorchExecutor(_runner_like(tiny_llama_runner(**SIZES), flat), threads=1)
     try:
         outcome = await run(executor, 1, PagedSequence(1, [1]), [5, 6])
@@ -155,9 +155,9 @@ def test_close_when_the_loop_of_a_plan_is_gone_then_ends_without_it() -> None:
         asyncio.run(submit_and_leave())
 
 
-def _runner_like(runner: ModelRunner, weights: LlamaWeights) -> ModelRunner:
-    return ModelRunner(runner.config, weights, runner.pool)
+def _runner_like(runner: ModelRunner, decoder: Decoder) -> ModelRunner:
+    return ModelRunner(runner.config, decoder, runner.pool)
 
 
-def _with_head(weights: LlamaWeights, head: torch.Tensor) -> LlamaWeights:
-    return LlamaWeights(weights.embedding, weights.layers, weights.output_norm, Linear(head))
+def _with_head(decoder: Decoder, head: torch.Tensor) -> Decoder:
+    return replace(decoder, head=Linear(head))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from engine.core.config import CoreConfig
 from engine.core.events import CoreEvent, Draining, KvMoved, Protected, StepAnswered, Unprotected
 from engine.core.ids import StepNo
 from engine.core.ownership import CIRCULATING_KINDS, FREE, MOVES, Move, Owner, OwnerKind, PoolKind
@@ -18,12 +19,27 @@ class Book:
     Raises BookError where an event does not follow from those before it.
     """
 
-    def __init__(self, pool_pages: int, num_rows: int) -> None:
+    def __init__(self, pool_pages: int, num_rows: int, swa_pages: int = 0, state_slots: int = 0) -> None:
         """Sizes with the padding unit 0, as in `CoreConfig`."""
-        self._owners = {PoolKind.FULL: [FREE] * pool_pages, PoolKind.ROWS: [FREE] * num_rows}
-        self._is_protected = [False] * pool_pages
-        self._drains: dict[int, StepNo] = {}
+        sizes = {
+            PoolKind.FULL: pool_pages,
+            PoolKind.SWA: swa_pages,
+            PoolKind.MAMBA: state_slots,
+            PoolKind.ROWS: num_rows,
+        }
+        self._owners = {pool: [FREE] * size for pool, size in sizes.items() if size > 0}
+        self._is_protected = {pool: [False] * size for pool, size in sizes.items()}
+        self._drains: dict[PoolKind, dict[int, StepNo]] = {pool: {} for pool in sizes}
         self._answered = StepNo(0)
+
+    @classmethod
+    def of(cls, config: CoreConfig) -> "Book":
+        """An empty book of a core's pools."""
+        return cls(config.pool_pages, config.num_rows, config.swa_pages, config.state_slots)
+
+    @property
+    def pools(self) -> tuple[PoolKind, ...]:
+        return tuple(self._owners)
 
     def owner(self, pool: PoolKind, unit: int) -> Owner:
         return self._owners[pool][unit]
@@ -33,13 +49,17 @@ class Book:
         return tuple(self._owners[pool])
 
     def draining(self) -> set[Owner]:
-        """Who has pages that only a plan in flight keeps where they are."""
-        full = self._owners[PoolKind.FULL]
-        return {full[page] for page, until in self._drains.items() if until > self._answered}
+        """Who has units that only a plan in flight keeps where they are."""
+        return {
+            self._owners[pool][unit]
+            for pool, drains in self._drains.items()
+            for unit, until in drains.items()
+            if until > self._answered
+        }
 
-    def is_protected(self, page: int) -> bool:
-        """Whether a cache page is locked by some holder."""
-        return self._is_protected[page]
+    def is_protected(self, unit: int, pool: PoolKind = PoolKind.FULL) -> bool:
+        """Whether a unit of the cache is locked by some holder."""
+        return self._is_protected[pool][unit]
 
     def owned(self, pool: PoolKind, owner: Owner) -> list[int]:
         """Units of one owner, ascending."""
@@ -51,10 +71,10 @@ class Book:
             match event:
                 case KvMoved():
                     self._move(event)
-                case Protected(pages):
-                    self._set_protected(pages, protected=True)
-                case Unprotected(pages):
-                    self._set_protected(pages, protected=False)
+                case Protected(pages, pool):
+                    self._set_protected(pool, pages, protected=True)
+                case Unprotected(pages, pool):
+                    self._set_protected(pool, pages, protected=False)
                 case Draining():
                     self._drain(event)
                 case StepAnswered(step):
@@ -67,8 +87,7 @@ class Book:
         """The terms of the equation, counted unit by unit. O(units)."""
         owners = self._owners[pool][1:]
         kinds = [owner.kind for owner in owners]
-        is_full = pool is PoolKind.FULL
-        protected = sum(self._is_protected) if is_full else 0
+        protected = sum(self._is_protected[pool])
         quarantined = kinds.count(OwnerKind.QUARANTINED)
         return PoolBooks(
             pool=pool,
@@ -78,7 +97,7 @@ class Book:
             protected=protected,
             session_held=kinds.count(OwnerKind.SESSION),
             uncached=kinds.count(OwnerKind.REQUEST),
-            draining=len(self._drains) if is_full else 0,
+            draining=len(self._drains[pool]),
             quarantined=quarantined,
         )
 
@@ -94,29 +113,30 @@ class Book:
         for unit in event.pages:
             self._expect(0 < unit < len(owners), f"{what}: no unit {unit}")
             self._expect(owners[unit] == event.source, f"{what}: {unit} belongs to {owners[unit]}")
-            if event.pool is PoolKind.FULL:
-                self._leave(unit, event, what)
+            self._leave(unit, event, what)
             owners[unit] = event.target
 
-    def _leave(self, page: int, event: KvMoved, what: str) -> None:
-        self._expect(not self._is_protected[page], f"{what}: page {page} is locked")
-        until = self._drains.pop(page, None)
+    def _leave(self, unit: int, event: KvMoved, what: str) -> None:
+        self._expect(not self._is_protected[event.pool][unit], f"{what}: page {unit} is locked")
+        until = self._drains[event.pool].pop(unit, None)
         if event.move is not Move.QUARANTINE:
-            self._expect(until is None or until <= self._answered, f"{what}: page {page} drains until step {until}")
+            self._expect(until is None or until <= self._answered, f"{what}: page {unit} drains until step {until}")
 
-    def _set_protected(self, pages: tuple[int, ...], *, protected: bool) -> None:
-        for page in pages:
-            self._expect(self._owners[PoolKind.FULL][page].kind is OwnerKind.CACHE, f"lock of page {page}: not cached")
-            self._expect(self._is_protected[page] is not protected, f"page {page}: protected={protected} told twice")
-            self._is_protected[page] = protected
+    def _set_protected(self, pool: PoolKind, units: tuple[int, ...], *, protected: bool) -> None:
+        for unit in units:
+            where = f"{pool} page {unit}"
+            self._expect(self._owners[pool][unit].kind is OwnerKind.CACHE, f"lock of {where}: not cached")
+            self._expect(self._is_protected[pool][unit] is not protected, f"{where}: protected={protected} told twice")
+            self._is_protected[pool][unit] = protected
 
     def _drain(self, event: Draining) -> None:
-        for page in event.pages:
-            owner = self._owners[PoolKind.FULL][page]
-            self._expect(owner == event.owner, f"page {page} drains from {event.owner}, but belongs to {owner}")
-            self._expect(page not in self._drains, f"page {page} told twice as draining")
-            self._expect(event.until > self._answered, f"page {page} drains until step {event.until}: answered already")
-            self._drains[page] = event.until
+        drains = self._drains[event.pool]
+        for unit in event.pages:
+            where, owner = f"{event.pool} page {unit}", self._owners[event.pool][unit]
+            self._expect(owner == event.owner, f"{where} drains from {event.owner}, but belongs to {owner}")
+            self._expect(unit not in drains, f"{where} told twice as draining")
+            self._expect(event.until > self._answered, f"{where} drains until step {event.until}: answered already")
+            drains[unit] = event.until
 
     @staticmethod
     def _expect(holds: bool, message: str) -> None:

@@ -22,10 +22,33 @@ def running_parts() -> tuple[CoreParts, Request]:
     granted = parts.pools.grant(request.owner, 3, rows=1)
     assert granted is not None
     kv = request.kv
-    kv.pages, kv.req_pool_idx = granted[0], granted[1][0]
+    kv.pages, kv.req_pool_idx = granted.pages, granted.rows[0]
     kv.kv_committed_len = kv.kv_allocated_len = 10
     parts.table.write(kv.req_pool_idx, 0, kv.pages)
     parts.radix.cache_prompt(request)
+    return parts, request
+
+
+def hybrid_parts() -> tuple[CoreParts, Request]:
+    """A request that computed its prompt of 22 tokens, of which 16 are the tree's: four pages under its lock with the
+    windows of the last two and the state, two pages of its own, and its newest state."""
+    parts = make_parts(window=6, swa_pages=17, state_slots=9)
+    request = parts.request(1, list(range(22)))
+    parts.slots.acquire(request, parts.slots.probe(request))
+    parts.queues.run(request)
+    request.go(Phase.RUNNING)
+    kv = request.kv
+    granted = parts.pools.grant(request.owner, 6, 1, kv.num_states_missing)
+    assert granted is not None
+    assert kv.states is not None
+    kv.pages, kv.req_pool_idx, kv.swa = granted.pages, granted.rows[0], dict(enumerate(granted.swa_pages))
+    kv.states.spare += granted.states
+    for stop_len in (16, 22):
+        kv.states.plan(stop_len)
+        kv.kv_committed_len = kv.kv_allocated_len = kv.states.answer()
+        if stop_len == 16:
+            kv.states.keep_checkpoint(16)
+    parts.slots.cache_prompt(request)
     return parts, request
 
 

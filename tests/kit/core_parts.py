@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from engine.core.books import Books
 from engine.core.commands import (
     Abort,
     AbortReason,
@@ -22,13 +23,12 @@ from engine.core.errors import Refusal
 from engine.core.events import CommitRequested, CoreEvent, EventLog, TokensSampled, TurnAdmitted, TurnEnded
 from engine.core.findings import CheckLevel
 from engine.core.ids import Rid, SessionId, TurnId, pack_ids
-from engine.core.invariants import Books
 from engine.core.ownership import PoolKind
 from engine.core.plan import StepPlan
 from engine.core.pools import Pools
-from engine.core.prefix_cache import RadixCache
 from engine.core.queues import Queues
 from engine.core.radix import RadixTree
+from engine.core.radix_cache import RadixCache
 from engine.core.request import Request
 from engine.core.rows import PageTable
 from engine.core.sampling import GREEDY
@@ -87,18 +87,29 @@ class CoreParts:
         return request
 
 
-def make_parts(page_size: int = 4, pool_pages: int = 17, num_rows: int = 5) -> CoreParts:
-    """Pools of `pool_pages` - 1 pages and `num_rows` - 1 rows."""
+def make_parts(
+    page_size: int = 4,
+    pool_pages: int = 17,
+    num_rows: int = 5,
+    *,
+    window: int | None = None,
+    swa_pages: int = 0,
+    state_slots: int = 0,
+) -> CoreParts:
+    """Pools of `pool_pages` - 1 pages and `num_rows` - 1 rows; with a window and states those of a hybrid model.
+
+    States may be cached every page, and a turn may be cut back by two tokens.
+    """
     log = EventLog()
-    pools = Pools(pool_pages, num_rows, log)
-    table = PageTable(num_rows, pages_per_row=pool_pages)
-    tree = RadixTree(page_size, pools)
-    radix = RadixCache(page_size, pools, table, tree)
+    pools = Pools(pool_pages, num_rows, log, swa_pages=swa_pages, state_slots=state_slots)
+    table = PageTable(num_rows, pages_per_row=pool_pages, has_swa=pools.has_swa)
+    tree = RadixTree(page_size, pools, window)
+    radix = RadixCache(tree.matcher, 2, page_size, pools, table, tree)
     slots = SessionAwareCache(radix, page_size, pools, table, tree, log)
     queues = Queues()
     config = CoreConfig(page_size, pool_pages, num_rows, context_len=64, vocab_size=1000)
     sessions = SessionController(config, log)
-    books = Books(page_size, pools, table, tree, queues, slots.slots, slots.idle, sessions.all)
+    books = Books(tree.matcher, pools, table, tree, queues, slots.slots, slots.idle, sessions.all)
     return CoreParts(page_size, log, pools, table, tree, radix, slots, queues, sessions, books)
 
 

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 ALIGNMENT_BYTES = 32
 F32 = 0
+_ARRAY_KINDS: dict[type, tuple[int, str]] = {bool: (7, "?"), int: (5, "i"), float: (6, "f")}
+"""Of numbers in arrays, by the first: its type in the file, and how it is packed."""
 
-Value = str | bool | int | float | Sequence[str] | Sequence[int]
+Value = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 
 
 def write_gguf(
@@ -50,7 +52,8 @@ def value(held: Value) -> bytes:
             return struct.pack("<If", 6, held)
     if held and isinstance(held[0], str):
         return struct.pack("<IIQ", 9, 8, len(held)) + b"".join(string(str(text)) for text in held)
-    return struct.pack(f"<IIQ{len(held)}i", 9, 5, len(held), *held)
+    kind, code = _ARRAY_KINDS[type(held[0]) if held else int]
+    return struct.pack(f"<IIQ{len(held)}{code}", 9, kind, len(held), *held)
 
 
 def tensor_entry(name: str, shape: Sequence[int], kind: int, offset_bytes: int) -> bytes:

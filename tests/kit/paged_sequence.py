@@ -9,13 +9,26 @@ from engine.core.sampling import GREEDY, Sampling
 
 
 class PagedSequence:
-    """A request's row: its pages, and how many of its tokens were planned."""
+    """A request's row: its pages and state slots, and how many of its tokens were planned."""
 
-    def __init__(self, req_pool_idx: int, pages: Sequence[int], sampling: Sampling = GREEDY) -> None:
+    def __init__(
+        self,
+        req_pool_idx: int,
+        pages: Sequence[int],
+        sampling: Sampling = GREEDY,
+        *,
+        swa_pages: Sequence[int] | None = None,
+        states: Sequence[int] = (),
+    ) -> None:
+        """`swa_pages`: one for each of `pages`, where the model has windows. `states`: two slots or more that its steps
+        write in turn, where it has recurrent layers."""
         self.req_pool_idx = req_pool_idx
         self.page_table = array("i", pages)
+        self.swa_table = None if swa_pages is None else array("i", swa_pages)
         self.planned_len = 0
         self.sampling = sampling
+        self._states = list(states)
+        self._state = 0
 
     def chunk(self, token_ids: Sequence[int], *, num_samples: int = 1) -> PlanRow:
         """The next `token_ids`, of which the last `num_samples` yield an id."""
@@ -46,10 +59,28 @@ class PagedSequence:
             num_samples=num_samples,
             page_table=self.page_table,
             sampling=self.sampling,
+            swa_table=self.swa_table,
+            state_read=self._state,
+            state_write=self._next_state(),
         )
         self.planned_len += query_len
+        self._state = row.state_write
         return row
 
+    def _next_state(self) -> int:
+        if not self._states:
+            return 0
+        self._states.append(self._states.pop(0))
+        return self._states[-1]
 
-def make_plan(step: int, page_size: int, rows: Sequence[PlanRow], copies: Sequence[PageCopy] = ()) -> StepPlan:
-    return StepPlan(StepNo(step), page_size, tuple(rows), tuple(copies))
+
+def make_plan(
+    step: int,
+    page_size: int,
+    rows: Sequence[PlanRow],
+    copies: Sequence[PageCopy] = (),
+    *,
+    window: int | None = None,
+    has_states: bool = False,
+) -> StepPlan:
+    return StepPlan(StepNo(step), page_size, tuple(rows), tuple(copies), window, has_states)

@@ -23,6 +23,8 @@ INCIDENT = Incident(
     "inc-7f3a9c", NOW_S - 185, "forward_stuck", "step 4182 has not been answered for 10.2 s: 3 turns end", None, True
 )
 FULL = Pool("full", 256, 140, 30, 16, 40, 30, draining=0, quarantined=0, page_size=16)
+SWA = Pool("swa", 90, 60, 4, 6, 12, 8, draining=0, quarantined=0, page_size=16)
+STATES = Pool("mamba", 20, 9, 1, 2, 3, 5, draining=0, quarantined=0, page_size=0)
 ROWS = Pool("rows", 64, 51, 0, 0, 10, 3, draining=0, quarantined=0, page_size=0)
 STATS = PoolStats((FULL, ROWS), 12, 3, 1, 10, 2, steps=12_345, checks_run=12_400, balanced=True)
 IDLE_STATS = PoolStats((), 0, 0, 0, 0, 0, steps=1, checks_run=1, balanced=True)

@@ -146,9 +146,19 @@ async def running(
     sinks: Sequence[EventSink] = (),
     waiting_max: int = 64,
     vocab_size: int = VOCAB_SIZE,
+    window: int | None = None,
+    swa_pages: int = 0,
+    state_slots: int = 0,
 ) -> AsyncIterator[RuntimeRig]:
     """An engine that serves; stopped at the end, unless it has failed by then."""
-    capabilities = shadow_capabilities(pool_pages=pool_pages, context_len=context_len, vocab_size=vocab_size)
+    capabilities = shadow_capabilities(
+        pool_pages=pool_pages,
+        context_len=context_len,
+        vocab_size=vocab_size,
+        window=window,
+        swa_pages=swa_pages,
+        state_slots=state_slots,
+    )
     executor = ShadowExecutor(capabilities, faults=Faults())
     sink = EventLogSink()
     config = core_config(executor, in_flight_max, waiting_max)
@@ -176,6 +186,10 @@ def core_config(executor: Executor, in_flight_max: int = 1, waiting_max: int = 6
         step_tokens=16,
         in_flight_max=in_flight_max,
         waiting_max=waiting_max,
+        window=sizes.window,
+        swa_pages=sizes.swa_pages,
+        state_slots=sizes.state_slots,
+        state_interval=8,
     )
 
 

@@ -9,9 +9,10 @@ from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2
 from tokenizers import pre_tokenizers
 
+from engine.executor.protocol import Capabilities
 from services.client import Client, Turn, connect
 from services.config import ServeConfig
-from services.loading import LoadedModel, Progress
+from services.loading import LoadedModel, Loader, Progress
 from services.server import Announcer, Server
 from services.tokenization.chat import ChatTemplate
 from services.tokenization.tokenizer import Tokenizer, byte_level_encoders
@@ -49,35 +50,55 @@ class Lines:
 
     ready: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     health: str | None = None
+    told: list[str] = field(default_factory=list)
 
     def hear(self, line: str) -> None:
+        self.told.append(line)
         if line.startswith("ready on "):
             self.ready.set_result(line.removeprefix("ready on "))
         if line.startswith("health on "):
             self.health = line.removeprefix("health on ")
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    stop: asyncio.Event
+    run: asyncio.Task[int]
+    target: str
+    lines: Lines
+
+
+@asynccontextmanager
+async def serving(config: ServeConfig, load: Loader) -> AsyncIterator[Serving]:
+    """A server that is ready; stopped at the end."""
+    lines, stop = Lines(), asyncio.Event()
+    server = Server(config, Announcer(lines.hear, lambda _done, _what: None), load)
+    run = asyncio.create_task(server.run(stop))
+    try:
+        async with asyncio.timeout(60):
+            await asyncio.wait((run, lines.ready), return_when=asyncio.FIRST_COMPLETED)
+        assert lines.ready.done(), f"the server did not start: {server.start_failure}"
+        yield Serving(stop, run, lines.ready.result(), lines)
+    finally:
+        stop.set()
+        await run
+
+
 @asynccontextmanager
 async def running_server(
-    config: ServeConfig = CONFIG, build_template: Callable[[Tokenizer], ChatTemplate | None] = lambda _tokenizer: None
+    config: ServeConfig = CONFIG,
+    build_template: Callable[[Tokenizer], ChatTemplate | None] = lambda _tokenizer: None,
+    capabilities: Capabilities | None = None,
 ) -> AsyncIterator[ServerRig]:
-    executor = ShadowExecutor(shadow_capabilities())
-    lines, stop = Lines(), asyncio.Event()
+    """`capabilities`: of the shadow executor; its usual ones fit `CONFIG`."""
+    executor = ShadowExecutor(capabilities or shadow_capabilities())
 
     async def load(_config: ServeConfig, _progress: Progress) -> LoadedModel:
         tokenizer = byte_tokenizer()
         return LoadedModel(executor, tokenizer, build_template(tokenizer), ())
 
-    server = Server(config, Announcer(lines.hear, lambda _done, _what: None), load)
-    run = asyncio.create_task(server.run(stop))
-    try:
-        async with asyncio.timeout(60):
-            target = await lines.ready
-        async with connect(target) as client:
-            yield ServerRig(executor, stop, run, client, target, lines.health)
-    finally:
-        stop.set()
-        await run
+    async with serving(config, load) as server, connect(server.target) as client:
+        yield ServerRig(executor, server.stop, server.run, client, server.target, server.lines.health)
 
 
 async def list_services(target: str) -> list[str]:

@@ -36,17 +36,24 @@ def shadow_capabilities(
     context_len: int = 256,
     vocab_size: int = 256,
     max_in_flight: int = 2,
+    window: int | None = None,
+    swa_pages: int = 0,
+    state_slots: int = 0,
 ) -> Capabilities:
     """Sizes small enough to run out in a test."""
+    kinds = {PoolKind.FULL: pool_pages, PoolKind.SWA: swa_pages, PoolKind.MAMBA: state_slots}
     return Capabilities(
         name="shadow",
-        pool_kinds=(PoolKind.FULL,),
+        pool_kinds=tuple(kind for kind, size in kinds.items() if size),
         page_size=page_size,
         pool_pages=pool_pages,
         num_rows=num_rows,
         context_len=context_len,
         vocab_size=vocab_size,
         max_in_flight=max_in_flight,
+        window=window,
+        swa_pages=swa_pages,
+        state_slots=state_slots,
     )
 
 
@@ -66,6 +73,8 @@ class ShadowExecutor:
             page_size=capabilities.page_size,
             pool_pages=capabilities.pool_pages,
             num_rows=capabilities.num_rows,
+            swa_pages=capabilities.swa_pages,
+            state_slots=capabilities.state_slots,
         )
         self.submitted: list[StepPlan] = []
         """Every plan so far. Its page tables are the core's live rows: read nothing but lengths from them."""

@@ -28,6 +28,8 @@ from engine.core.ids import Rid
 from engine.core.ownership import MOVES, Owner, OwnerKind, PoolKind
 from engine.core.plan import PlanRow, StepPlan
 
+_UNITS = {PoolKind.FULL: "page", PoolKind.SWA: "swa page", PoolKind.MAMBA: "state", PoolKind.ROWS: "row"}
+
 
 class Trace:
     """Learns the names of turns and sessions from their first event; what it never heard of keeps its number."""
@@ -77,14 +79,14 @@ class Trace:
     def _ownership(self, told: KvMoved | Protected | Unprotected | Draining) -> str:
         match told:
             case KvMoved(pool, move, source, target, pages):
-                units = "row" if pool is PoolKind.ROWS else "page"
-                return f"{MOVES[move].event} {units} {_ranges(pages)}: {self._owner(source)} → {self._owner(target)}"
-            case Protected(pages):
-                return f"protected page {_ranges(pages)}"
-            case Unprotected(pages):
-                return f"unprotected page {_ranges(pages)}"
-            case Draining(owner, pages, until):
-                return f"draining page {_ranges(pages)} of {self._owner(owner)} until {until}"
+                units = f"{_UNITS[pool]} {_ranges(pages)}"
+                return f"{MOVES[move].event} {units}: {self._owner(source)} → {self._owner(target)}"
+            case Protected(pages, pool):
+                return f"protected {_UNITS[pool]} {_ranges(pages)}"
+            case Unprotected(pages, pool):
+                return f"unprotected {_UNITS[pool]} {_ranges(pages)}"
+            case Draining(owner, pages, until, pool):
+                return f"draining {_UNITS[pool]} {_ranges(pages)} of {self._owner(owner)} until {until}"
 
     def _turn_event(
         self, told: TurnAccepted | TurnAdmitted | TokensSampled | TurnRetracted | CommitRequested | TurnEnded

@@ -13,7 +13,7 @@
     ack | nack [count]                        the oldest commit, with `config ack=manual`
     close s1 | drain-close s1 | expire 10     ten seconds later
     drain                                     steps until nothing is left to do, then closes everything
-    expect-pool free=9 session=3              terms of the full pool; `expect-rows` likewise
+    expect-pool free=9 session=3              terms of the full pool; `expect-swa`, `expect-states`, `expect-rows`
     expect-slot s1 held 7 | expect-history s1 8 [t1]    of an ordinary session: of the path to that turn
 
 Every law of the simulator is checked after each command as well.
@@ -33,6 +33,12 @@ from tests.sim.world import World
 
 TERMS = {"free": "available", "session": "session_held", "request": "uncached"}
 """Short names of terms in `expect-pool`; the others are called as in `PoolBooks`."""
+POOLS = {
+    "expect-pool": PoolKind.FULL,
+    "expect-swa": PoolKind.SWA,
+    "expect-states": PoolKind.MAMBA,
+    "expect-rows": PoolKind.ROWS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,8 @@ class Player:
     def _expect(self, name: str, rest: list[str], text: str) -> None:
         snapshot = self._core.snapshot()
         match name:
-            case "expect-pool" | "expect-rows":
-                kind = PoolKind.FULL if name == "expect-pool" else PoolKind.ROWS
+            case name if name in POOLS:
+                kind = POOLS[name]
                 books = next(books for books in snapshot.pools if books.pool is kind)
                 told = {field.name: getattr(books, field.name) for field in fields(books)}
                 for term, expected in parse_options(rest).items():

@@ -2,7 +2,14 @@
 
 from dataclasses import dataclass
 
-PREFIX_CACHE = "engine/core/prefix_cache.py"
+RADIX_CACHE = "engine/core/radix_cache.py"
+NO_CACHE = "engine/core/no_cache.py"
+RELEASES = "engine/core/releases.py"
+STATES = "engine/core/states.py"
+WINDOW = "engine/core/window.py"
+EVICTION = "engine/core/eviction.py"
+MATCHER = "engine/core/matcher.py"
+ADMISSION = "engine/core/admission.py"
 SESSION_CACHE = "engine/core/session_cache.py"
 SCHEDULER = "engine/core/scheduler.py"
 ENDINGS = "engine/core/endings.py"

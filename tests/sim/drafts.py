@@ -1,5 +1,6 @@
 """The oracle of speculation: which ids may be guessed, and how many ids a verified guess must yield."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from engine.core.config import CoreConfig
@@ -55,3 +56,11 @@ def due_len(turn: TurnRecord, config: CoreConfig, model: ShadowModel) -> int:
         digest = model.extend(digest, token_id, position)
         position += 1
     raise AssertionError("the last comparison is with no draft, and never holds")
+
+
+def mark_drafts(turn: TurnRecord, due: int, marks: Counter[str]) -> None:
+    """`due`: ids that its plan was to tell."""
+    if turn.drafts:
+        marks["drafts accepted"] += due > 1
+        marks["drafts rejected"] += due < 1 + len(turn.drafts)
+        marks["all drafts accepted"] += due == 1 + len(turn.drafts)

@@ -26,6 +26,8 @@ class Family(StrEnum):
     """A long queue before one running turn: a turn that starves because of its place shows there."""
     BIG_AND_SMALL = "big_and_small"
     """A turn that needs the whole pool, among many that need next to nothing: it must not wait for ever."""
+    KINDS = "kinds"
+    """Sessions and prompts of models with windows or states, which share, go on and go back while these are short."""
     UNDECORATED = "undecorated"
     """A cache without slots: streaming sessions are refused, all else is as ever."""
 
@@ -84,6 +86,10 @@ def draw_shares(rng: Random, family: Family) -> Shares:
             shares.streaming, shares.stateless, shares.rewrite, shares.lineage = 0.05, 0.05, 0.5, 0.15
             shares.prompt, shares.output = 0.08, rng.choice((0.02, 0.05))
             shares.step = 0.65
+        case Family.KINDS:
+            shares.streaming, shares.stateless, shares.lineage = 0.9, rng.choice((0.1, 0.4)), 0.25
+            shares.prompt, shares.output = rng.choice((0.1, 0.25)), rng.choice((0.03, 0.08, 0.25))
+            shares.step, shares.fail, shares.turn = 0.68, rng.choice((0.0, 0.03, 0.08)), 0.6
         case Family.FORKS:
             shares.streaming, shares.stateless, shares.lineage = 0.95, 0.1, 0.45
             shares.prompt, shares.output = rng.choice((0.08, 0.16)), rng.choice((0.03, 0.08, 0.2))

@@ -13,6 +13,7 @@ from engine.core.snapshot import PoolBooks, Snapshot, TurnState
 from engine.core.turns import Point
 from tests.kit.book import Book
 from tests.kit.shadow_device import QueuedPlan
+from tests.sim.contents import checkpoint_interval
 from tests.sim.drafts import check_drafts
 from tests.sim.oracles import Oracles
 from tests.sim.records import OracleFired, SessionRecord, TurnRecord, expect
@@ -75,7 +76,7 @@ def _check_turns(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:
         expect(named == (turn.session_id, turn.turn_id), "ending", f"{name}: the snapshot names it {named}")
         if state is None or not turn.has_sampled or not turn.is_running or turn.must_end_as is not None:
             continue
-        if core.config.prefix_cache:
+        if core.config.prefix_cache and not core.config.state_slots:
             _check_shared(turn, state, oracles, core.config.page_size)
         if state.in_flight == 0:
             _check_decoding(turn, state, core.config.page_size)
@@ -134,7 +135,7 @@ def check_paths(core: Core, session: SessionRecord) -> None:
 def check_fork_owns_nothing(book: Book, session: SessionRecord) -> None:
     """A fork locks what it shares: no page and no row is its own."""
     owner = Owner(OwnerKind.SESSION, session.uid)
-    owned = {pool: book.owned(pool, owner) for pool in (PoolKind.FULL, PoolKind.ROWS)}
+    owned = {pool: book.owned(pool, owner) for pool in book.pools}
     expect(not any(owned.values()), "fork", f"{session.session_id} was just forked, and owns {owned}")
 
 
@@ -171,6 +172,12 @@ def _check_row(row: PlanRow, turn: TurnRecord, core: Core) -> None:
     last_len = len(turn.prompt) + turn.max_tokens - 1
     is_due = row.start_len + row.query_len <= last_len
     expect(is_due, "plan", f"{name}: {row.start_len}+{row.query_len} is past its last input at {last_len}")
+    if core.config.state_slots:
+        border = len(turn.prompt) // checkpoint_interval(core.config) * checkpoint_interval(core.config)
+        is_over = row.start_len < border < row.start_len + row.query_len
+        expect(
+            not is_over, "plan", f"{name}: {row.start_len}+{row.query_len} runs over the prompt's checkpoint {border}"
+        )
     expect(row.epoch == turn.retractions, "plan", f"{name}: epoch {row.epoch} after {turn.retractions}")
 
 
@@ -197,10 +204,8 @@ def check_fence(events: Sequence[CoreEvent], queued: Sequence[QueuedPlan]) -> No
 
 def _check_untouched(event: KvMoved, queued: QueuedPlan) -> None:
     for row in queued.rows:
-        if event.pool is PoolKind.ROWS:
-            touched: tuple[int, ...] = (row.row.req_pool_idx,)
-        else:
-            touched = row.written_pages if event.target.kind is OwnerKind.CACHE else row.pages
+        written, read = row.touched[event.pool]
+        touched = written if event.target.kind is OwnerKind.CACHE else written + read
         hit = [unit for unit in event.pages if unit in touched]
         expect(not hit, "fence", f"{event.pool} {hit} moved ({event.move}) under step {queued.plan.step} in flight")
 

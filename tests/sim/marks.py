@@ -94,7 +94,25 @@ SPECULATION = (
     "drafts failed",
     "allocated > committed",
 )
+KINDS = (
+    *(f"{move} {pool}" for pool in ("swa", "mamba") for move in MOVES),
+    "hybrid slot hit",
+    "window hit",
+    "state hit",
+    "window left behind",
+    "pinned window",
+    "four states",
+    "tombstone",
+    "revived",
+)
+"""Windows and states: each move of theirs, what is found and what is left behind."""
 RARE_MARKS = (
+    "publish swa",
+    "publish mamba",
+    "return swa",
+    "return mamba",
+    "revived",
+    "pinned window",
     "close retracting",
     "drain close retracting",
     "drain close rolling_back",
@@ -127,6 +145,7 @@ REQUIRED_MARKS: tuple[str, ...] = (
     *BRANCHES,
     *LINEAGE,
     *SPECULATION,
+    *KINDS,
 )
 
 

@@ -5,9 +5,11 @@ The list grows with every bug found. What changes nothing that anybody could see
 
 from tests.sim.defect import (
     ENDINGS,
+    EVICTION,
     POOLS,
-    PREFIX_CACHE,
     RADIX,
+    RADIX_CACHE,
+    RELEASES,
     ROOMS,
     SCHEDULER,
     SESSION_CACHE,
@@ -16,47 +18,53 @@ from tests.sim.defect import (
     Mutant,
     mutant,
 )
+from tests.sim.mutant_table_kinds import KINDS
 from tests.sim.mutant_table_order import DRAINING, ORDER, SPECULATION
 from tests.sim.mutant_table_sessions import BRANCHES, KEEPING, LINEAGE
 
 LEAKS = (
-    mutant("lock leak", PREFIX_CACHE, "self._tree.unlock(kv.lock, last_use)", "pass"),
+    mutant("lock leak", RADIX_CACHE, "self._tree.unlock(kv.lock, last_use)", "pass"),
     mutant(
         "tail leak",
-        PREFIX_CACHE,
-        "    pools.free_up(Move.RELEASE, PoolKind.FULL, kv.pages[reach:], owner)\n",
+        RELEASES,
+        "    pools.free_up(Move.RELEASE, FULL, kv.pages[reach:], owner)\n",
         "",
     ),
     mutant(
         "duplicate leak after a prompt",
-        PREFIX_CACHE,
-        "self._pools.release_after(request.last_step, duplicates, request.owner)",
+        RADIX_CACHE,
+        "self._pools.release_after(request.last_step, units, owner, pool)",
         "pass",
     ),
     mutant(
         "duplicate leak at a commit",
-        PREFIX_CACHE,
-        "        self._pools.free_up(Move.RELEASE, PoolKind.FULL, duplicates, owner)\n        self._end(",
-        "        self._end(",
+        RADIX_CACHE,
+        "self._give(move, owner, namespace, ids, kv, min(",
+        "self._donate(move, owner, namespace, ids, kv, min(",
     ),
-    mutant("row leak", PREFIX_CACHE, "pools.free_up(Move.RELEASE, PoolKind.ROWS, [kv.req_pool_idx], owner)", "pass"),
+    mutant("row leak", RELEASES, "pools.free_up(Move.RELEASE, ROWS, [kv.req_pool_idx], owner)", "pass"),
     mutant(
         "slot leak when its session was closed during a turn",
         SESSION_CACHE,
         "        if slot.is_closing:\n            self.close_session(slot.session)\n",
         "",
     ),
-    mutant("double free", PREFIX_CACHE, "        kv.pages = kv.pages[reach:]\n", ""),
+    mutant(
+        "double free",
+        RADIX_CACHE,
+        "kv.lock, kv.pages, kv.cache_protected_len = donated.lock, kv.pages[reach:], length",
+        "kv.lock, kv.cache_protected_len = donated.lock, length",
+    ),
     mutant(
         "double free of a tail",
-        PREFIX_CACHE,
+        RELEASES,
         "    del kv.pages[reach:]\n",
         "",
     ),
     mutant(
         "draining pages are forgotten",
         POOLS,
-        "            self._to_release.append(Drain(owner, tuple(pages), until))\n",
+        "            self._to_release.append(Drain(owner, tuple(pages), until, pool))\n",
         "",
     ),
 )
@@ -81,8 +89,8 @@ IN_FLIGHT = (
     mutant("sampled input one position late", SCHEDULER, "start >= known_len", "start > known_len"),
     mutant(
         "table keeps a duplicate's page",
-        PREFIX_CACHE,
-        'computed a prompt without a row"\n        self._table.write(kv.req_pool_idx, 0, kv.all_pages())\n',
+        RADIX_CACHE,
+        'computed a prompt without a row"\n        write_table(self._table, kv)\n',
         'computed a prompt without a row"\n',
     ),
 )
@@ -105,26 +113,26 @@ TRANSACTIONS = (
     mutant(
         "lost return",
         SESSION_CACHE,
-        "slot.session.history_len - 1)\n        self._hand",
-        "0 if move is Move.RETURN else slot.session.history_len - 1)\n        self._hand",
+        "slot.session.history_len - 1)\n        hand_over",
+        "0 if move is Move.RETURN else slot.session.history_len - 1)\n        hand_over",
     ),
     mutant(
         "return lost on abort",
         SESSION_CACHE,
-        "slot.session.history_len - 1)\n        self._hand",
-        "0 if request.phase is Phase.ROLLING_BACK else slot.session.history_len - 1)\n        self._hand",
+        "slot.session.history_len - 1)\n        hand_over",
+        "0 if request.phase is Phase.ROLLING_BACK else slot.session.history_len - 1)\n        hand_over",
     ),
     mutant(
         "slot gets back one token too many",
         SESSION_CACHE,
-        "slot.session.history_len - 1)\n        self._hand",
-        "slot.session.history_len)\n        self._hand",
+        "slot.session.history_len - 1)\n        hand_over",
+        "slot.session.history_len)\n        hand_over",
     ),
     mutant(
         "slot gets back one token too few",
         SESSION_CACHE,
-        "slot.session.history_len - 1)\n        self._hand",
-        "slot.session.history_len - 2)\n        self._hand",
+        "slot.session.history_len - 1)\n        hand_over",
+        "slot.session.history_len - 2)\n        hand_over",
     ),
     mutant(
         "aborted turn stays in the history",
@@ -169,16 +177,16 @@ ROOM = (
     mutant(
         "no demotion",
         SESSION_CACHE,
-        "return self._inner.reclaimable_pages + self._idle_pages",
-        "return self._inner.reclaimable_pages",
+        "return self._inner.reclaimable(pool) + self._idle_units[pool]",
+        "return self._inner.reclaimable(pool)",
     ),
     mutant(
         "rows are not demoted",
         SESSION_CACHE,
-        "return self._inner.reclaimable_rows + len(self._idle_rows)",
-        "return self._inner.reclaimable_rows",
+        "return self._inner.reclaimable(ROWS) + len(self._idle_rows)",
+        "return self._inner.reclaimable(ROWS)",
     ),
-    mutant("pinned pages count as room", ROOMS, " - probe.pinned_pages", ""),
+    mutant("pinned pages count as room", ROOMS, " - probe.pinned.pages", ""),
     mutant(
         "idle locks are not told to the tree",
         SESSION_CACHE,
@@ -188,8 +196,8 @@ ROOM = (
     mutant(
         "a lent slot stays in line",
         SESSION_CACHE,
-        "            self._leave_idle(slot)\n            self._hand",
-        "            self._hand",
+        "            self._leave_idle(slot)\n            hand_over",
+        "            hand_over",
     ),
     mutant(
         "row of a lent slot stays in line", SESSION_CACHE, "        self._idle_rows.pop(slot.session.uid, None)\n", ""
@@ -227,25 +235,25 @@ ROOM = (
 )
 
 TREE = (
-    mutant("full hit", PREFIX_CACHE, "max(0, count_ids(ids) - 1) // self", "count_ids(ids) // self"),
-    mutant("namespaces are mixed", PREFIX_CACHE, "self._tree.probe(namespace,", 'self._tree.probe("",'),
+    mutant("full hit", RADIX_CACHE, "max(0, count_ids(ids) - 1) // self", "count_ids(ids) // self"),
+    mutant("namespaces are mixed", RADIX_CACHE, "self._tree.probe(namespace,", 'self._tree.probe("",'),
     mutant(
         "tokens in flight are donated",
-        PREFIX_CACHE,
-        "        length = min(kv.kv_committed_len, request.prompt_len) //",
-        "        length = kv.kv_allocated_len //",
+        RADIX_CACHE,
+        "limit = min(kv.kv_committed_len, request.prompt_len)\n",
+        "limit = kv.kv_allocated_len\n",
     ),
     mutant(
         "partly filled page is donated",
-        PREFIX_CACHE,
-        "min(kv.kv_committed_len, request.prompt_len) // self._page_size * self._page_size",
-        "-(-min(kv.kv_committed_len, request.prompt_len) // self._page_size) * self._page_size",
+        RADIX_CACHE,
+        "limit = min(kv.kv_committed_len, request.prompt_len)\n",
+        "limit = -(-min(kv.kv_committed_len, request.prompt_len) // self._page_size) * self._page_size\n",
     ),
     mutant(
         "demotion keeps what was not committed",
-        PREFIX_CACHE,
-        "length = min(kv.kv_committed_len, count_ids(ids)) //",
-        "length = kv.kv_allocated_len //",
+        RADIX_CACHE,
+        "ids, kv, min(kv.kv_committed_len, count_ids(ids)))",
+        "ids, kv, kv.kv_allocated_len)",
     ),
     mutant(
         "split loses locks",
@@ -255,12 +263,14 @@ TREE = (
     ),
     mutant(
         "locked leaf is evicted",
-        RADIX,
-        "        is_evictable = node.parent is not None and not node.children and node.lock_count == 0\n",
-        "        is_evictable = node.parent is not None and not node.children\n",
+        EVICTION,
+        "return node.parent is not None and not node.children and node.lock_count == 0\n",
+        "return node.parent is not None and not node.children\n",
     ),
-    mutant("evicted pages stay in the tree", RADIX, "            del node.pages[-num_pages:]\n", ""),
-    mutant("parent of an evicted leaf is forgotten", RADIX, "        self._offer(parent)\n", ""),
+    mutant("evicted pages stay in the tree", RADIX, "            del node.pages[-num_units:]\n", ""),
+    mutant(
+        "parent of an evicted leaf is forgotten", RADIX, "        self._full_heap.offer(parent, self._num_nodes)\n", ""
+    ),
 )
 
 STOPS = (
@@ -300,4 +310,5 @@ MUTANTS = (
     *ORDER,
     *SPECULATION,
     *DRAINING,
+    *KINDS,
 )

@@ -126,7 +126,7 @@ SPECULATION = (
 )
 
 DRAINING = (
-    mutant("draining is not told", POOLS, "        self._log.emit(Draining(owner, fresh, until))\n", ""),
+    mutant("draining is not told", POOLS, "        self._log.emit(Draining(owner, fresh, until, pool))\n", ""),
     mutant(
         "draining is told twice",
         POOLS,
@@ -136,7 +136,7 @@ DRAINING = (
     mutant(
         "pages that left drain for ever",
         POOLS,
-        "            self._draining.difference_update(pages)\n",
+        "            told.difference_update(pages)\n",
         "            pass\n",
     ),
     mutant("step of a move is one behind", SCHEDULER, "        self._pools.ledger.set_step(step)\n", ""),

@@ -3,8 +3,8 @@
 from tests.sim.defect import (
     ENDINGS,
     INTAKE,
-    PREFIX_CACHE,
     RADIX,
+    RADIX_CACHE,
     SESSION_CACHE,
     SESSIONS,
     TURN_TREE,
@@ -58,11 +58,9 @@ BRANCHES = (
 LINEAGE = (
     mutant(
         "fork shares a tail page",
-        PREFIX_CACHE,
-        "length = kv.kv_committed_len // self._page_size * self._page_size\n"
-        "        duplicates = self._donate(Move.PUBLISH",
-        "length = -(-kv.kv_committed_len // self._page_size) * self._page_size\n"
-        "        duplicates = self._donate(Move.PUBLISH",
+        RADIX_CACHE,
+        "(Move.PUBLISH, owner, namespace, ids, kv, kv.kv_committed_len)",
+        "(Move.PUBLISH, owner, namespace, ids, kv, -(-kv.kv_committed_len // self._page_size) * self._page_size)",
     ),
     mutant("fork publishes nothing", SESSION_CACHE, "            self._publish(origin)\n", "            pass\n"),
     mutant(
@@ -76,23 +74,22 @@ LINEAGE = (
     ),
     mutant(
         "published pages are not locked",
-        PREFIX_CACHE,
-        "        duplicates = self._donate(Move.PUBLISH, owner, namespace, ids, kv, length)\n",
-        "        duplicates = self._donate(Move.PUBLISH, owner, namespace, ids, kv, length)\n"
+        RADIX_CACHE,
+        "        self._give(Move.PUBLISH, owner, namespace, ids, kv, kv.kv_committed_len)\n",
+        "        self._give(Move.PUBLISH, owner, namespace, ids, kv, kv.kv_committed_len)\n"
         "        if kv.lock is not None:\n            self._tree.unlock(kv.lock, 0)\n",
     ),
     mutant(
         "duplicates of a publish leak",
-        PREFIX_CACHE,
-        "        self._pools.free_up(Move.RELEASE, PoolKind.FULL, duplicates, owner)\n"
-        "        if kv.req_pool_idx is not None:\n",
-        "        if kv.req_pool_idx is not None:\n",
+        RADIX_CACHE,
+        "self._give(Move.PUBLISH,",
+        "self._donate(Move.PUBLISH,",
     ),
     mutant(
         "table keeps a published duplicate's page",
-        PREFIX_CACHE,
-        "        if kv.req_pool_idx is not None:\n            self._table.write(kv.req_pool_idx, 0, kv.all_pages())\n",
-        "",
+        RADIX_CACHE,
+        "        if kv.req_pool_idx is not None:\n            write_table(self._table, kv)\n\n    def cut(",
+        "\n    def cut(",
     ),
     mutant(
         "fork forgets the session's priority",
@@ -119,19 +116,22 @@ LINEAGE = (
         "            self._rest",
     ),
     mutant(
-        "cut inside the cache is not floored", PREFIX_CACHE, "            length = num_pages * self._page_size\n", ""
+        "cut inside the cache is not floored",
+        RADIX_CACHE,
+        "        length = self._cut_lock(kv, length) if own is None else own\n",
+        "        length = max(length, self._cut_lock(kv, length)) if own is None else own\n",
     ),
     mutant(
         "cut inside the cache leaves the lock",
-        PREFIX_CACHE,
-        "                kv.lock = self._tree.shorten(kv.lock, num_pages, use)\n",
-        "                pass\n",
+        RADIX_CACHE,
+        "            kv.lock = self._tree.shorten(lock, match, self._tree.next_use())\n",
+        "            pass\n",
     ),
     mutant(
         "shortened lock leaks the old one",
         RADIX,
-        "        self.unlock(lock, last_use)\n        return Lock(node)\n",
-        "        return Lock(node)\n",
+        "        self.unlock(lock, last_use)\n        return shorter\n",
+        "        return shorter\n",
     ),
     mutant(
         "truncate keeps the names behind the cut",

@@ -24,8 +24,10 @@ from engine.core.events import (
 )
 from engine.core.ids import Rid, SessionId, count_ids, unpack_ids
 from engine.core.plan import StepPlan
+from tests.kit.book import Book
+from tests.kit.shadow_device import ShadowDevice
 from tests.kit.shadow_model import ShadowModel
-from tests.sim.drafts import due_len
+from tests.sim.drafts import due_len, mark_drafts
 from tests.sim.fairness import BEFORE_ALL, Fairness, common_len
 from tests.sim.records import NEVER_KEPT, NodeRecord, SessionRecord, TurnRecord, expect
 from tests.sim.session_oracle import SessionOracle
@@ -39,13 +41,13 @@ class Oracles:
     `fork`, `truncate`, `forget`, `draft`, `retraction`.
     """
 
-    def __init__(self, config: CoreConfig, model: ShadowModel) -> None:
+    def __init__(self, config: CoreConfig, model: ShadowModel, device: ShadowDevice, book: Book) -> None:
         self._config = config
         self._model = model
         self.turns: dict[Rid, TurnRecord] = {}
         self._live: dict[Rid, TurnRecord] = {}
         self.marks: Counter[str] = Counter()
-        self.of_sessions = SessionOracle(config, self.turns, self.marks)
+        self.of_sessions = SessionOracle(config, self.turns, self.marks, model, device, book)
         self.fairness = Fairness(config, self.of_sessions.sessions, self.marks)
         self.admitted: list[Rid] = []
         """Since it was last cleared."""
@@ -124,6 +126,7 @@ class Oracles:
     def observe(self, events: list[CoreEvent], now: float) -> Lengths | None:
         """Events of one call, in order. Returns what Fork or Truncate is to answer."""
         self.of_sessions.now = now
+        self.of_sessions.contents.begin()
         for event in events:
             self._take(event)
         return self.of_sessions.settle()
@@ -249,7 +252,7 @@ class Oracles:
     def _check_tree_hit(self, turn: TurnRecord, event: TurnAdmitted) -> None:
         """The tree can only hold what some turn of the same namespace sent or got before."""
         hit = event.tokens_from_slot + event.tokens_from_tree
-        self.of_sessions.check_tree_hit(turn, hit)
+        self.of_sessions.check_tree_hit(turn, event)
         if event.tokens_from_tree == 0:
             return
         ids = turn.prompt + turn.output
@@ -269,7 +272,7 @@ class Oracles:
         for token_id in event.token_ids:
             self._append(turn, token_id)
         expect(told == expected, "draft", f"rid {turn.rid}: ids, drafted {told}, not {expected}")
-        self._mark_drafts(turn, due)
+        mark_drafts(turn, due, self.marks)
         turn.drafts = ()
 
     def _append(self, turn: TurnRecord, token_id: int) -> None:
@@ -281,12 +284,6 @@ class Oracles:
         turn.digest = self._model.extend(turn.digest, token_id, turn.context_len)
         turn.output.append(token_id)
         turn.has_sampled = True
-
-    def _mark_drafts(self, turn: TurnRecord, due: int) -> None:
-        if turn.drafts:
-            self.marks["drafts accepted"] += due > 1
-            self.marks["drafts rejected"] += due < 1 + len(turn.drafts)
-            self.marks["all drafts accepted"] += due == 1 + len(turn.drafts)
 
     def _natural_end(self, turn: TurnRecord, output_len: int) -> FinishReason | None:
         if output_len and turn.output[output_len - 1] in self._config.eos_ids and not turn.ignore_eos:
@@ -328,7 +325,9 @@ class Oracles:
         expect(told == expected, "ending", f"rid {turn.rid} commits {told}, not {expected}")
         turn.cut = told
         # Cut after a retraction, while it waits or computes its ids anew: the slot keeps what was answered by then.
-        turn.is_kv_short = is_cut and turn.retractions > 0
+        # Cut behind its back: states are where a step ended, windows are kept for the newest tokens.
+        is_behind = event.output_len < len(turn.output) and self._config.window is not None
+        turn.is_kv_short = is_cut and (turn.retractions > 0 or is_behind or self._config.state_slots > 0)
 
     def _ended(self, event: TurnEnded) -> None:
         turn = self._turn(event.rid, "end")
@@ -364,7 +363,7 @@ class Oracles:
         session.kv_told = None
         if session.streaming:
             session.history = path
-            session.kv_least = 0 if turn.is_kv_short else None
+            session.kv_least = session.lent_len if turn.is_kv_short else None
             if len(session.nodes) > self._config.session_nodes_max:
                 del session.nodes[next(iter(session.nodes))]
 

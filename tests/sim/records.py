@@ -138,6 +138,8 @@ class SessionRecord:
     """Tokens of KV that the slot kept when it was last idle; 0 once demoted. Stays while the slot is lent."""
     kv_least: int | None = None
     """Least tokens of KV that the held slot may have between turns; None: all of the history but the last id."""
+    lent_len: int = 0
+    """Tokens of KV that the slot had when it was lent last; 0 when it had none, or has been demoted since."""
     kv_told: tuple[int, int] | None = None
     """What Fork or Truncate said of an ordinary session's KV, and how many pages had been evicted by then."""
 

@@ -124,7 +124,7 @@ def _input_reasons(command: Submit, config: CoreConfig) -> list[RefusalReason]:
         reasons.append(RefusalReason.SAMPLING_INVALID)
     if command.priority is not None and abs(command.priority) > PRIORITY_MAX:
         reasons.append(RefusalReason.PRIORITY_INVALID)
-    if not 0 <= command.draft_tokens <= config.draft_tokens_max:
+    if not 0 <= command.draft_tokens <= (0 if config.state_slots else config.draft_tokens_max):
         reasons.append(RefusalReason.DRAFT_TOKENS_INVALID)
     return reasons
 

@@ -6,6 +6,7 @@ from random import Random
 
 from engine.core.config import CoreConfig
 from engine.core.ids import TurnId
+from engine.core.states import STATES_A_TURN
 from tests.kit.shadow_model import ShadowModel
 from tests.sim.families import VOCAB_SIZE, Family
 from tests.sim.loop_model import LoopModel
@@ -13,17 +14,23 @@ from tests.sim.ops import AnswerOp, Op, PlanOp, TurnOp
 from tests.sim.writer import Writer
 
 NUM_OPS = 230
+KINDS = ((False, False), (True, False), (False, True), (True, True))
+KIND_SHARES = (0.4, 0.2, 0.2, 0.2)
+"""Of models with full attention only, with windows besides, with states besides, with all three."""
+HYBRID_SHARES = (0.0, 0.3, 0.3, 0.4)
+LARGE = 100_000
 EOS_ID = 7
 IDLE_TIMEOUT_S = 50.0
 HISTORY_TOKENS_MAX = 32 * 1024 * 1024
 
 
 FAMILY_SHARES = {
-    Family.MIXED: 0.31,
+    Family.KINDS: 0.12,
+    Family.MIXED: 0.16,
     Family.CROWD: 0.18,
     Family.LAST_ATTEMPTS: 0.04,
     Family.SPECULATIVE: 0.11,
-    Family.BRANCHES: 0.12,
+    Family.BRANCHES: 0.15,
     Family.FORKS: 0.10,
     Family.QUEUE: 0.05,
     Family.BIG_AND_SMALL: 0.04,
@@ -50,7 +57,8 @@ def make_scenario(seed: int, num_ops: int = NUM_OPS, family: Family | None = Non
     config = _make_config(rng)
     drawn = rng.choices(tuple(FAMILY_SHARES), tuple(FAMILY_SHARES.values()))[0]
     family = drawn if family is None else family
-    config = _fit(rng, config, family)
+    kind_shares = HYBRID_SHARES if family is Family.KINDS else KIND_SHARES
+    config = _add_kinds(Random(f"{seed} kinds"), _fit(rng, config, family), kind_shares)
     is_durable = rng.random() < 0.4 and family is not Family.BIG_AND_SMALL  # small turns must come and go
     model = _make_model(rng, family)
     writer = Writer(rng, config, family)
@@ -107,6 +115,19 @@ def _make_config(rng: Random) -> CoreConfig:
     )
 
 
+def _add_kinds(rng: Random, config: CoreConfig, shares: tuple[float, ...]) -> CoreConfig:
+    """Windows, states, both or neither: as few pages and slots as one turn needs, or some more."""
+    has_windows, has_states = rng.choices(KINDS, shares)[0]
+    if has_states:
+        slots = 1 + STATES_A_TURN + rng.choice((0, 0, 1, 2, 4, 8, 20))
+        config = replace(config, state_slots=slots, state_interval=rng.choice((1, 2, 4, 8, 16)))
+    if has_windows:
+        roomy = replace(config, window=rng.choice((1, 2, 3, 5, 8, 16, 40)), swa_pages=LARGE)
+        least = 1 + roomy.swa_turn_pages
+        config = replace(roomy, swa_pages=least + rng.choice((0, 0, 1, 3, least, 4 * least)))
+    return config
+
+
 def _fit(rng: Random, config: CoreConfig, family: Family) -> CoreConfig:
     """The limits under which a family shows what it is there for."""
     match family:
@@ -137,6 +158,11 @@ def _fit(rng: Random, config: CoreConfig, family: Family) -> CoreConfig:
         case Family.BIG_AND_SMALL:
             small = replace(config, page_size=4, pool_pages=17, num_rows=8, context_len=64)
             return replace(small, chunk_tokens=32, step_tokens=64, running_max=6, waiting_max=24)
+        case Family.KINDS:
+            small = replace(config, page_size=rng.choice((1, 2, 2, 4)), pool_pages=1 + rng.choice((16, 32, 64)))
+            shared = replace(small, prefix_cache=True, sessions_max=8, waiting_max=64, prefix_wait_tokens=8)
+            quick = replace(shared, chunk_tokens=rng.choice((2, 4, 16)), step_tokens=64, context_len=96)
+            return replace(quick, num_rows=rng.choice((3, 6)), running_max=4, in_flight_max=rng.choice((1, 2)))
         case Family.UNDECORATED:
             return replace(config, streaming_sessions=False)
 

@@ -48,6 +48,10 @@ LIMITS = {
     "prefix_wait": "prefix_wait_tokens",
     "drafts": "draft_tokens_max",
     "history": "history_tokens_max",
+    "window": "window",
+    "swa": "swa_pages",
+    "states": "state_slots",
+    "interval": "state_interval",
 }
 FRACTIONS = {"idle": "idle_timeout_s", "ratio": "new_token_ratio"}
 SWITCHES = ("streaming_sessions", "prefix_cache")

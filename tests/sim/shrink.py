@@ -1,6 +1,7 @@
 """Shrinks a schedule that breaks a law to a short one that breaks the same law: what is left is what matters."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -118,8 +119,9 @@ class _Search:
         self._takes(replace(self.best, is_durable=False))
         for name in (*LIMITS.values(), *SWITCHES, "idle_timeout_s"):
             if name != "vocab_size":  # goes with the model
-                usual = getattr(DEFAULT_CONFIG, name)
-                self._takes(replace(self.best, config=replace(self.best.config, **{name: usual})))
+                with suppress(ValueError):  # limits of one kind of memory go together
+                    usual = getattr(DEFAULT_CONFIG, name)
+                    self._takes(replace(self.best, config=replace(self.best.config, **{name: usual})))
         model = self.best.model
         self._takes(replace(self.best, model=replace(model, eos_percent=0)))
         self._takes(replace(self.best, model=ShadowModel(model.vocab_size, model.eos_id, 0)))

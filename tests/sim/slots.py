@@ -36,6 +36,10 @@ def follow_slot(session: SessionRecord, event: SlotChanged, *, is_forked: bool, 
         _check_return(session, event, what)
     if event.source is SlotState.RETURNING and event.target is SlotState.HELD and session.slot_len == 0:
         session.kv_least = 0  # a demoted session's turn was broken off while it computed its history anew
+    if event.target is SlotState.LENT:
+        session.lent_len = session.slot_len if event.source is SlotState.HELD else 0
+    elif event.target in (SlotState.EMPTY, SlotState.DEMOTED):
+        session.lent_len = 0
     if event.target is SlotState.HELD:
         session.slot_len = event.kv_committed_len
         if is_forked:

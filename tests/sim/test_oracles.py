@@ -44,6 +44,7 @@ from tests.sim.world import World
 
 SEEDS = range(40)
 """Enough that each defect has met its chance."""
+LONG = 10_000
 
 
 class EditsEvents(Core):
@@ -155,6 +156,14 @@ class IgnoresKeep(Core):
 class ClosesAtOnce(Core):
     def apply(self, command: Command, now: float) -> Lengths | None:
         return super().apply(replace(command, drain=False) if isinstance(command, Close) else command, now)
+
+
+class SkipsCheckpoints(Core):
+    """A core that never ends a chunk where a state is to be kept."""
+
+    def __init__(self, config: CoreConfig) -> None:
+        super().__init__(replace(config, state_interval=LONG) if config.state_slots else config)
+        self.config = config
 
 
 class DropsOffsets(Core):
@@ -275,7 +284,7 @@ class FindsSomething(Core):
         (CommitsFailures, {"ending"}),
         (SkipsNumbers, {"events"}),
         (MiscountsUsage, {"usage"}),
-        (InventsHits, {"apart"}),
+        (InventsHits, {"match"}),
         (ForgetsSlots, {"rollback"}),
         (RefusesAtRandom, {"refusal"}),
         (AcceptsThenRefuses, {"refusal"}),
@@ -289,6 +298,7 @@ class FindsSomething(Core):
         (IgnoresPriorities, {"fair", "refusal"}),
         (IgnoresKeep, {"ending", "refusal"}),
         (ClosesAtOnce, {"ending"}),
+        (SkipsCheckpoints, {"plan"}),
         (DropsOffsets, {"usage", "refusal"}),
         (ForksAll, {"fork", "refusal"}),
     ],
@@ -324,7 +334,12 @@ def fired_by(make_device: type[ShadowDevice], seed: int) -> OracleFired | None:
     scenario = make_scenario(seed)
     config = scenario.config
     device = make_device(
-        scenario.model, page_size=config.page_size, pool_pages=config.pool_pages, num_rows=config.num_rows
+        scenario.model,
+        page_size=config.page_size,
+        pool_pages=config.pool_pages,
+        num_rows=config.num_rows,
+        swa_pages=config.swa_pages,
+        state_slots=config.state_slots,
     )
     world = World(Core(config), scenario.model, is_durable=scenario.is_durable, device=device)
     try:

@@ -14,6 +14,7 @@ from engine.core.plan import StepOutcome, StepPlan
 from tests.kit.book import Book, BookError
 from tests.kit.shadow_device import ShadowDevice
 from tests.kit.shadow_model import ShadowModel
+from tests.sim.kinds import check_kinds, check_waiting, left_behind
 from tests.sim.laws import check_admissions, check_fence, check_moves, check_plan, check_retractions, check_state
 from tests.sim.oracles import Oracles
 from tests.sim.records import OracleFired, expect
@@ -38,15 +39,17 @@ class WatchedCore:
         """`device`: one that misbehaves on purpose; it must share no book."""
         config = core.config
         self.core = core
-        self.book = Book(config.pool_pages, config.num_rows)
+        self.book = Book.of(config)
         self.device = device or ShadowDevice(
             model,
             page_size=config.page_size,
             pool_pages=config.pool_pages,
             num_rows=config.num_rows,
+            swa_pages=config.swa_pages,
+            state_slots=config.state_slots,
             book=self.book,
         )
-        self.oracles = Oracles(config, model)
+        self.oracles = Oracles(config, model, self.device, self.book)
         self.now = 0.0
         self.lines: list[str] = []
         """What was done, one line an operation, for people."""
@@ -117,6 +120,7 @@ class WatchedCore:
         self.oracles.planned(plan)
         self.device.submit(plan)
         self._check_device()
+        self._check_kinds()
         return plan
 
     def answer(self, *, fails: bool) -> None:
@@ -161,11 +165,15 @@ class WatchedCore:
         check_fence(events, self.device.queued)
         check_retractions(events, self.book.draining(), self.oracles)
         check_moves(events, self._steps, self._traces, is_planning=is_planning)
+        if is_planning:
+            check_waiting(events)
         self.book.replay(events)
-        self.device.observe(events)
         self._mark(events, is_planning=is_planning)
         told = self.oracles.observe(events, self.now)
+        self.device.observe(events)
         check_state(self.core, self.book, self.oracles)
+        if not is_planning:
+            self._check_kinds()
         return told
 
     def _learn_traces(self, events: list[CoreEvent]) -> None:
@@ -175,14 +183,20 @@ class WatchedCore:
             elif isinstance(event, TurnAccepted):
                 self._traces[Owner(OwnerKind.REQUEST, event.rid)] = event.trace_id
 
+    def _check_kinds(self) -> None:
+        check_kinds(self.core.config, self.core.snapshot(), self.book, self.device.queued, self.marks)
+
     def _check_device(self) -> None:
         expect(not self.device.violations, "device", "; ".join(self.device.violations[:3]))
 
     def _mark(self, events: list[CoreEvent], *, is_planning: bool) -> None:
+        running = [turn.rid for turn in self.oracles.running() if turn.is_running and not turn.drafts]
+        self.marks["window left behind"] += left_behind(events, running)
         for event in events:
             match event:
                 case KvMoved(pool, move):
                     self.marks[f"move {move}"] += 1
+                    self.marks[f"{move} {pool}"] += pool in (PoolKind.SWA, PoolKind.MAMBA)
                     self.marks["demoted under pressure"] += is_planning and move is Move.DEMOTE
                     is_row = pool is PoolKind.ROWS and event.source.kind is OwnerKind.SESSION
                     self.marks["row demoted"] += is_planning and is_row and move is Move.RELEASE

@@ -51,6 +51,7 @@ BAD_LENGTHS = (Length(-1), Length(10_000))
 COMMANDS = ("open", "ambush", "abort", "finish_at", "close", "expire")
 COMMAND_WEIGHTS = (0.14, 0.14, 0.18, 0.15, 0.1, 0.1)
 LASTING_WEIGHTS = (0.02, 0.15, 0.2, 0.15, 0.02, 0.02)
+FEW_SESSIONS = (Family.BRANCHES, Family.KINDS)
 """Where sessions are to grow old."""
 
 
@@ -73,7 +74,7 @@ class Writer:
         self._num_forks = 0
 
     def _num_sessions(self) -> int:
-        return self._rng.choice((1, 2) if self._family is Family.BRANCHES else (1, 2, 3, 5, 7))
+        return self._rng.choice((1, 2) if self._family in FEW_SESSIONS else (1, 2, 3, 5, 7))
 
     def write(self) -> Op:
         shares = self._shares
@@ -88,7 +89,7 @@ class Writer:
             return self._lineage()
         if draw < shares.lineage + shares.ack:
             return AckOp(self._rng.choice((1, 1, 4)), fails=self._rng.random() < 0.12)
-        weights = LASTING_WEIGHTS if self._family is Family.BRANCHES else COMMAND_WEIGHTS
+        weights = LASTING_WEIGHTS if self._family in FEW_SESSIONS else COMMAND_WEIGHTS
         return self._command(self._rng.choices(COMMANDS, weights)[0])
 
     def _command(self, name: str) -> Op:
@@ -243,7 +244,8 @@ class Writer:
         draw = self._rng.random()
         if draw < 0.01:
             return self._rng.choice((-1, self._config.draft_tokens_max + 1))
-        return self._rng.randint(1, self._config.draft_tokens_max) if draw < self._shares.draft else 0
+        share = 0.02 if self._config.state_slots else self._shares.draft
+        return self._rng.randint(1, self._config.draft_tokens_max) if draw < share else 0
 
     def _parent(self, session: SessionId | None) -> TurnId | None:
         if session is None or self._is_streaming.get(session, False):
@@ -270,7 +272,7 @@ class Writer:
         if self._family is Family.SPECULATIVE and self._rng.random() < 0.7:
             first = 4 * self._rng.randrange(VOCAB_SIZE // 4)
             return tuple(first + position % 4 for position in range(max(1, length)))
-        if session is None or self._rng.random() < 0.3:
+        if session is None or self._rng.random() < (0.6 if self._family is Family.KINDS else 0.3):
             return self._stem_prompt(length)
         return tuple(self._rng.randrange(VOCAB_SIZE) for _ in range(max(1, length)))
 
@@ -309,4 +311,5 @@ class Writer:
         )
 
     def _recent_turn(self) -> TurnId:
-        return self._rng.choice(self._turns[-6:]) if self._turns else TurnId("nobody")
+        newest = 2 if self._family is Family.KINDS else 6
+        return self._rng.choice(self._turns[-newest:]) if self._turns else TurnId("nobody")

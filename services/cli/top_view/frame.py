@@ -70,10 +70,11 @@ def _render_tables(view: View, width: int, height: int) -> list[list[Text]]:
     state = view.reading.state if view.reading is not None else None
     if state is None or height < 1:
         return []
+    kinds = [pool.kind for pool in state.pools]
     turns_height, sessions_height = share_height(len(state.turns), len(state.sessions), height)
     return [
-        render_turns(state.turns, view.sort, width, turns_height),
-        render_sessions(state.sessions, view.sort, width, sessions_height),
+        render_turns(state.turns, view.sort, width, turns_height, kinds),
+        render_sessions(state.sessions, view.sort, width, sessions_height, kinds),
     ]
 
 

@@ -8,6 +8,7 @@ from rich.text import Text
 from services.cli.top_view.inert import crop
 from services.cli.top_view.numbers import format_count
 from services.client import Pool
+from services.client.pools import name_units
 
 BLUE, ORANGE, GREEN, TEAL, GREY, RED = "#5b8ff9", "#f6903d", "#61b15a", "#2bb3a3", "#8c8c8c", "#e5484d"
 
@@ -80,7 +81,7 @@ def render_pools(pools: Sequence[Pool], width: int) -> list[Text]:
 
 def _unit(pool: Pool, *, is_wordy: bool) -> str:
     if not pool.page_size:
-        return pool.kind
+        return name_units(pool.kind)
     return f"pages of {pool.page_size}" if is_wordy else "pages"
 
 

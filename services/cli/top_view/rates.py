@@ -10,7 +10,8 @@ from services.cli.top_view.inert import crop, tame
 from services.cli.top_view.numbers import format_rate
 from services.cli.top_view.owners import BLUE, GREEN, ORANGE, TEAL
 from services.cli.top_view.reading import HISTORY_S
-from services.client import History, Sample
+from services.client import History, Pool, Sample
+from services.client.pools import name_units
 
 RATE_S = 5.0
 """What "now" means: the mean over so many seconds."""
@@ -57,7 +58,7 @@ def measure_trends(samples: Sequence[Sample], interval_s: float) -> list[Trend]:
     return [
         _rate("steps/s", samples, interval_s, lambda sample: sample.steps, TEAL, f"{failed} failed" if failed else ""),
         _rate("tokens/s", samples, interval_s, lambda sample: sample.tokens_generated, GREEN, "generated"),
-        _pages(samples),
+        *_owned(samples),
         _latency("step ms", samples, recent, lambda s: (s.step_ms_p50, s.step_ms_max, s.steps), ORANGE),
         _latency("first token ms", samples, recent, lambda s: (s.first_token_ms_p50, s.first_token_ms_max, 1), ORANGE),
     ]
@@ -75,12 +76,20 @@ def _rate(
     return Trend(label, values, fmean(recent) if recent else None, max(values, default=None), colour, aside)
 
 
-def _pages(samples: Sequence[Sample]) -> Trend:
-    """Pages that turns and sessions own: what the prefix cache holds can be taken back at once."""
-    values = tuple(sum(p.uncached + p.session_held for p in s.pools if p.page_size) for s in samples)
-    total = sum(pool.total for pool in samples[-1].pools if pool.page_size) if samples else 0
-    now, highest = (values[-1], max(values)) if values else (None, None)
-    return Trend("pages owned", values, now, highest, BLUE, f"of {total:,}", total)
+def _owned(samples: Sequence[Sample]) -> list[Trend]:
+    """Units that turns and sessions own, of each pool but the rows: what the prefix cache holds can be taken back at
+    once."""
+    if not samples:
+        return [Trend("pages owned", (), None, None, BLUE)]
+    return [_owned_of(samples, pool) for pool in samples[-1].pools if pool.kind != "rows"]
+
+
+def _owned_of(samples: Sequence[Sample], pool: Pool) -> Trend:
+    """`pool`: as it is in the last of the samples."""
+    books = (sample.find(pool.kind) for sample in samples)
+    values = tuple(each.uncached + each.session_held for each in books)
+    name = f"{name_units(pool.kind)} owned"
+    return Trend(name, values, values[-1], max(values), BLUE, f"of {pool.total:,}", pool.total)
 
 
 def _latency(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from services.cli.held import USUAL_KINDS, held_counts, held_heads
 from services.cli.top_view.inert import crop, fit, tame
 from services.cli.top_view.numbers import format_count
 from services.cli.top_view.owners import BLUE, GREEN, ORANGE
@@ -37,18 +38,16 @@ _TURN_COLUMNS = (
     Column("prompt", is_number=True),
     Column("generated", is_number=True),
     Column("kv tokens", is_number=True),
-    Column("pages", is_number=True),
-    Column("in flight", is_number=True),
 )
+_IN_FLIGHT = Column("in flight", is_number=True)
 _SESSION_COLUMNS = (
     Column("session", is_name=True),
     Column("kind"),
     Column("tokens", is_number=True),
     Column("kv"),
     Column("kv tokens", is_number=True),
-    Column("pages", is_number=True),
-    Column("running turns", is_name=True),
 )
+_RUNNING_TURNS = Column("running turns", is_name=True)
 
 
 def sort_turns(turns: Sequence[TurnInfo], sort: Sort) -> list[TurnInfo]:
@@ -70,20 +69,26 @@ def sort_sessions(sessions: Sequence[SessionInfo], sort: Sort) -> list[SessionIn
     return sorted(sessions, key=key)
 
 
-def render_turns(turns: Sequence[TurnInfo], sort: Sort, width: int, height: int) -> list[Text]:
-    """At most `height` lines, the head included."""
+def render_turns(
+    turns: Sequence[TurnInfo], sort: Sort, width: int, height: int, kinds: Sequence[str] = USUAL_KINDS
+) -> list[Text]:
+    """At most `height` lines, the head included. `kinds`: those of the server's pools."""
     if not turns:
         return [Text("no turn runs or waits", style="dim")][:height]
-    rows = [_turn_cells(turn) for turn in sort_turns(turns, sort)[:height]]
-    return _render_table(_TURN_COLUMNS, rows, len(turns), "turns", width, height)
+    rows = [_turn_cells(turn, kinds) for turn in sort_turns(turns, sort)[:height]]
+    columns = (*_TURN_COLUMNS, *_held_columns(kinds), _IN_FLIGHT)
+    return _render_table(columns, rows, len(turns), "turns", width, height)
 
 
-def render_sessions(sessions: Sequence[SessionInfo], sort: Sort, width: int, height: int) -> list[Text]:
-    """At most `height` lines, the head included."""
+def render_sessions(
+    sessions: Sequence[SessionInfo], sort: Sort, width: int, height: int, kinds: Sequence[str] = USUAL_KINDS
+) -> list[Text]:
+    """As `render_turns`."""
     if not sessions:
         return [Text("no session is open", style="dim")][:height]
-    rows = [_session_cells(session) for session in sort_sessions(sessions, sort)[:height]]
-    return _render_table(_SESSION_COLUMNS, rows, len(sessions), "sessions", width, height)
+    rows = [_session_cells(session, kinds) for session in sort_sessions(sessions, sort)[:height]]
+    columns = (*_SESSION_COLUMNS, *_held_columns(kinds), _RUNNING_TURNS)
+    return _render_table(columns, rows, len(sessions), "sessions", width, height)
 
 
 def share_height(num_turns: int, num_sessions: int, height: int) -> tuple[int, int]:
@@ -95,20 +100,25 @@ def share_height(num_turns: int, num_sessions: int, height: int) -> tuple[int, i
     return turns, min(sessions_wanted, height - turns)
 
 
-def _turn_cells(turn: TurnInfo) -> tuple[str, ...]:
-    numbers = (turn.context_tokens, turn.completion_tokens, turn.kv_tokens, turn.kv_pages, turn.steps_in_flight)
+def _held_columns(kinds: Sequence[str]) -> list[Column]:
+    return [Column(head, is_number=True) for head in held_heads(kinds)]
+
+
+def _turn_cells(turn: TurnInfo, kinds: Sequence[str]) -> tuple[str, ...]:
+    lengths = (turn.context_tokens, turn.completion_tokens, turn.kv_tokens)
+    numbers = (*lengths, *held_counts(turn, kinds), turn.steps_in_flight)
     names = (tame(turn.turn_id), tame(turn.session_id) if turn.session_id is not None else "-", tame(turn.phase))
     return (str(turn.number), *names, *map(format_count, numbers))
 
 
-def _session_cells(session: SessionInfo) -> tuple[str, ...]:
+def _session_cells(session: SessionInfo, kinds: Sequence[str]) -> tuple[str, ...]:
     return (
         tame(session.session_id),
         "streaming" if session.streaming else "ordinary",
         format_count(session.session_len) if session.streaming else "-",
         tame(session.kv_state),
         format_count(session.kv_tokens),
-        format_count(session.kv_pages),
+        *map(format_count, held_counts(session, kinds)),
         _name_turns(session.live_turn_ids),
     )
 

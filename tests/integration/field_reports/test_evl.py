@@ -118,8 +118,8 @@ async def test_prompt_when_refused_by_scheduling_again_and_again_then_what_it_ma
 
 def test_model_when_recurrent_then_there_is_no_pool_of_states_to_leak_from(tmp_path: Path) -> None:
     """EVL-08 (sgl-project/sglang#16067): refused at the start."""
-    with pytest.raises(UnsupportedModelError, match="model_type 'mamba2' is not implemented"):
-        read_model(tmp_path, model_type="mamba2")
+    with pytest.raises(UnsupportedModelError, match="model_type 'mamba' is not implemented"):
+        read_model(tmp_path, model_type="mamba")
 
 
 def run_turn(core: Core, rid: int, ids: list[int]) -> list[StepPlan]:

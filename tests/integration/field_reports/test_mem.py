@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine.executor.memory import free_memory
-from engine.executor.pool_size import NoRoomError, PoolPolicy, size_pool
+from engine.executor.pool_size import NoRoomError, PoolPolicy, size_pools
+from engine.executor.pool_words import ModelMemory
 from services.config import ServeConfig
 from tests.kit.server_process import server_process
 
@@ -49,7 +50,7 @@ def test_pool_when_the_container_has_2_gib_of_24_then_sized_from_the_limit_and_t
 ) -> None:
     """MEM-01 (vllm-project/vllm#45086): 900 MiB are in use once the model is loaded."""
     free = free_memory(container(tmp_path, 900 * MIB))
-    pool = size_pool(POLICY, model_context_len=8192, bytes_per_token=BYTES_PER_TOKEN, free=free)
+    pool = size_pools(POLICY, ModelMemory(8192, BYTES_PER_TOKEN), free)
     room_bytes = (LIMIT_BYTES - 900 * MIB) // 2
     page_bytes = 16 * BYTES_PER_TOKEN
     assert pool.pages == room_bytes // page_bytes == 816
@@ -64,7 +65,7 @@ def test_start_when_the_container_has_no_room_for_one_context_then_refused_and_n
     """MEM-01 (vllm-project/vllm#45086): the same with 1.9 GiB in use."""
     free = free_memory(container(tmp_path, 1946 * MIB))
     with pytest.raises(NoRoomError) as caught:
-        size_pool(POLICY, model_context_len=8192, bytes_per_token=BYTES_PER_TOKEN, free=free)
+        size_pools(POLICY, ModelMemory(8192, BYTES_PER_TOKEN), free)
     assert str(caught.value) == (
         "there is no room for the KV of one conversation: a context of 2,048 tokens needs 90.7 MiB (46,080 bytes a "
         "token), and --memory-fraction 0.5 gives the pool 51.0 MiB of the 102.0 MiB free (container limit 2.0 GiB less "

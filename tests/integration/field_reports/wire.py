@@ -4,8 +4,9 @@ from pathlib import Path
 
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
-from engine.executor.hf_config import config_from_hf
+from engine.executor.hf_config import open_hf_config
 from engine.executor.model_config import ModelConfig
+from engine.executor.models.registry import read_blueprint
 from protos.v1 import admin_pb2, faults_pb2, generate_pb2, session_pb2, types_pb2
 from tests.kit.tiny_tokenizer_json import JsonObject, write_json
 
@@ -47,4 +48,4 @@ def names_with(names: set[str], *words: str) -> set[str]:
 def read_model(folder: Path, **changed: object) -> ModelConfig:
     """The model of a small Llama's directory with other values in its configuration. Raises UnsupportedModelError."""
     folder.mkdir(exist_ok=True)
-    return config_from_hf(write_json(folder / "model", {"config.json": {**LLAMA, **changed}}))
+    return read_blueprint(open_hf_config(write_json(folder / "model", {"config.json": {**LLAMA, **changed}}))).config

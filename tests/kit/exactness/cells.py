@@ -58,25 +58,25 @@ class PlacedCell:
         return f"{self.cell}-{'unretracted' if self.place is None else f'at{float(self.place):.2f}'}"
 
 
-def all_cells() -> list[Cell]:
-    """5 kinds x 3 page sizes x 4 chunks x 2 x 2."""
-    return [Cell(*levels) for levels in product(KINDS, PAGE_SIZES, CHUNKS, OFF_ON, OFF_ON)]
+def all_cells(speculation: tuple[bool, ...] = OFF_ON) -> list[Cell]:
+    """5 kinds x 3 page sizes x 4 chunks x 2 x the levels of `speculation`."""
+    return [Cell(*levels) for levels in product(KINDS, PAGE_SIZES, CHUNKS, OFF_ON, speculation)]
 
 
-def cover_sizes(num_places: int) -> tuple[int, ...]:
+def cover_sizes(num_places: int, speculation: tuple[bool, ...] = OFF_ON) -> tuple[int, ...]:
     """How many levels each factor of `cover` has."""
-    return (len(KINDS), len(PAGE_SIZES), len(CHUNKS), len(OFF_ON), len(OFF_ON), num_places + 1)
+    return (len(KINDS), len(PAGE_SIZES), len(CHUNKS), len(OFF_ON), len(speculation), num_places + 1)
 
 
-def cover_rows(num_places: int) -> list[Row]:
+def cover_rows(num_places: int, speculation: tuple[bool, ...] = OFF_ON) -> list[Row]:
     """The rows of `cover`."""
-    return pairwise_cover(cover_sizes(num_places))
+    return pairwise_cover(cover_sizes(num_places, speculation))
 
 
-def cover(num_places: int) -> list[PlacedCell]:
+def cover(num_places: int, speculation: tuple[bool, ...] = OFF_ON) -> list[PlacedCell]:
     """Cells of which every two levels of two factors meet, retraction at one of `num_places` places being a factor."""
     levels = places(num_places)
-    return [_placed(row, levels) for row in cover_rows(num_places)]
+    return [_placed(row, levels) for row in cover_rows(num_places, speculation)]
 
 
 def _placed(row: Row, levels: tuple[Place, ...]) -> PlacedCell:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from engine.core.commands import Close, Fork, Lengths, Open, Submit, Truncate
 from engine.core.ids import Rid, SessionId, TurnId, pack_ids
+from engine.core.sampling import GREEDY, Sampling
 from tests.kit.exactness.driver import Driver, TurnRun
 
-ColdRun = Callable[[tuple[int, ...], int], list[int]]
-"""(prompt, max_tokens) → the ids that follow the prompt."""
+ColdRun = Callable[[tuple[int, ...], int, Sampling], list[int]]
+"""(prompt, max_tokens, how ids are chosen) → the ids that follow the prompt."""
 RetractAfter = Callable[[int], int | None]
 """Number of a turn, from 0 in order of submission → after how many of its plans it is retracted."""
 
@@ -30,6 +31,8 @@ class Texts:
     """What others say: bystanders, and those that take the pool."""
     max_tokens: int
     """Of each turn."""
+    sampling: Sampling = GREEDY
+    """Of each turn under test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class Conversation:
         tally.chunks_max = max(tally.chunks_max, *(run.first_chunks for run in runs))
         for run in [*runs, *others] if was_intruded or not is_intruded else runs:
             assert run.is_done, f"turn {run.command.turn_id} never ended"
-            expected = self._cold_run(run.prompt, run.command.max_tokens or 0)
+            expected = self._cold_run(run.prompt, run.command.max_tokens or 0, run.command.sampling)
             where = f"turn {run.command.turn_id}, prompt of {len(run.prompt)}, retracted after {run.retracted_after}"
             assert run.output == expected, f"{where}: {run.output}, a cold run gives {expected}"
 
@@ -138,6 +141,7 @@ class Conversation:
             parent=TurnId(say.parent) if say.parent is not None else None,
             drop_previous_output=say.drop_previous_output,
             draft_tokens=self._draft_tokens,
+            sampling=self.texts.sampling,
             max_tokens=self.texts.max_tokens,
             ignore_eos=True,
         )

@@ -34,10 +34,25 @@ class Device(Protocol):
 class ShadowBackend:
     """Every access is held against owners that are told by the event stream; freed pages are poisoned."""
 
-    def __init__(self, model: ShadowModel, *, page_size: int, pool_pages: int, num_rows: int) -> None:
-        self._book = Book(pool_pages, num_rows)
+    def __init__(
+        self,
+        model: ShadowModel,
+        *,
+        page_size: int,
+        pool_pages: int,
+        num_rows: int,
+        swa_pages: int = 0,
+        state_slots: int = 0,
+    ) -> None:
+        self._book = Book(pool_pages, num_rows, swa_pages, state_slots)
         self._device = ShadowDevice(
-            model, page_size=page_size, pool_pages=pool_pages, num_rows=num_rows, book=self._book
+            model,
+            page_size=page_size,
+            pool_pages=pool_pages,
+            num_rows=num_rows,
+            swa_pages=swa_pages,
+            state_slots=state_slots,
+            book=self._book,
         )
 
     def observe(self, events: Sequence[CoreEvent]) -> None:

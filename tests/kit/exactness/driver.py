@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from engine.core.commands import Command, CommitAck, FinishReason, Lengths, Submit
+from engine.core.commands import AbortReason, Command, CommitAck, FinishReason, Lengths, Submit
 from engine.core.config import CoreConfig
 from engine.core.events import CommitRequested, CoreEvent, TokensSampled, TurnEnded
 from engine.core.findings import CheckLevel
 from engine.core.ids import Rid
 from engine.core.ownership import PoolKind
 from engine.core.plan import StepPlan
+from engine.core.snapshot import PoolBooks, Snapshot
 from tests.kit.exactness.devices import Device
 from tests.kit.exactness.retracting_core import RetractingCore
 from tests.kit.exactness.tally import Tally
@@ -32,7 +33,13 @@ class TurnRun:
     """Of these, those with a part of the prompt."""
     retracted_after: int | None = None
     output: list[int] = field(default_factory=list)
-    is_done: bool = False
+    expects: FinishReason | AbortReason = FinishReason.LENGTH
+    """How it is to end."""
+    ended: TurnEnded | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.ended is not None
 
     @property
     def rid(self) -> Rid:
@@ -82,14 +89,21 @@ class Driver:
         while self._core.has_work:
             self.step()
 
+    def snapshot(self) -> Snapshot:
+        return self._core.snapshot()
+
+    def books(self, pool: PoolKind) -> PoolBooks:
+        """The terms of one pool's equation."""
+        return next(books for books in self._core.snapshot().pools if books.pool is pool)
+
     def assert_empty(self) -> None:
-        """No turn, no session, and every page and row to be had. Raises AssertionError."""
+        """No turn, no session, and every unit of every pool to be had. Raises AssertionError."""
         snapshot = self._core.snapshot()
         assert snapshot.turns == ()
         assert snapshot.sessions == ()
         for books in snapshot.pools:
             assert books.available + books.evictable == books.total, books
-            assert books.pool is PoolKind.FULL or books.available == books.total, books
+            assert books.pool is not PoolKind.ROWS or books.available == books.total, books
 
     def _retract_due(self) -> None:
         for run in tuple(self._runs.values()):
@@ -130,5 +144,6 @@ class Driver:
             assert event.output_start == len(run.output)
             run.output += event.token_ids
         elif isinstance(event, TurnEnded):
-            assert event.outcome is FinishReason.LENGTH, event
-            self._runs[event.rid].is_done = True
+            run = self._runs[event.rid]
+            assert event.outcome is run.expects, event
+            run.ended = event

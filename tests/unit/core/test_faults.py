@@ -7,6 +7,7 @@ from engine.core.faults import Fault, plant_fault
 from engine.core.findings import CheckLevel, FindingKind
 from engine.core.invariants import check_books
 from engine.core.ownership import CACHE, FREE, Move, Owner, OwnerKind, PoolKind
+from engine.core.radix_node import Gift
 from tests.kit.core_parts import CoreParts, make_parts
 
 REQUEST = Owner(OwnerKind.REQUEST, 1)
@@ -16,11 +17,13 @@ def used_parts() -> CoreParts:
     """Two pages in the tree, unlocked, and two that were given back."""
     parts = make_parts()
     request = parts.request(1, list(range(8)))
-    pages, _ = parts.pools.grant(request.owner, pages=4) or ([], [])
-    lock, _ = parts.tree.donate(Move.DONATE, request.owner, "", None, bytes(request.ids), pages[:2])
-    assert lock is not None
-    parts.tree.unlock(lock, 1)
-    parts.pools.free_up(Move.RELEASE, PoolKind.FULL, pages[2:], request.owner)
+    granted = parts.pools.grant(request.owner, pages=4)
+    assert granted is not None
+    gift = Gift(granted.pages[:2])
+    donated = parts.tree.donate(Move.DONATE, request.owner, "", None, bytes(request.ids), gift)
+    assert donated.lock is not None
+    parts.tree.unlock(donated.lock, 1)
+    parts.pools.free_up(Move.RELEASE, PoolKind.FULL, granted.pages[2:], request.owner)
     return parts
 
 

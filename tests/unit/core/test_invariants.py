@@ -16,6 +16,8 @@ from engine.core.session_cache import IdleSlots
 from tests.kit.broken_books import DEFECTS, LEAKS, Defect, bypass_stack, lose_free_page, running_parts, stack_held_page
 from tests.kit.core_parts import CoreParts, make_parts
 
+OWN_UNITS = {PoolKind.FULL: 1, PoolKind.ROWS: 1}
+
 
 class Miscounting(Ledger):
     """Tells of one free unit less than none."""
@@ -122,17 +124,18 @@ def idle_slot_parts() -> CoreParts:
 @pytest.mark.parametrize(
     ("idle", "said"),
     [
-        (IdleSlots((), (1,), 1), "1 slots are in line to give way or ought to be, not both: [1]"),
-        (IdleSlots((1, 2), (1,), 1), "1 slots are in line to give way or ought to be, not both: [2]"),
-        (IdleSlots((1, 1), (1,), 1), "1 slots are in line to give way or ought to be, not both: [1]"),
-        (IdleSlots((1,), (), 1), "1 slots are in line to give a row or ought to be, not both: [1]"),
-        (IdleSlots((1,), (1, *range(2, 22)), 1), "20 slots are in line to give a row"),
-        (IdleSlots((1,), (1,), 4), "idle slots hold 1 pages, 4 are counted"),
+        (IdleSlots((), (1,), OWN_UNITS), "1 slots are in line to give way or ought to be, not both: [1]"),
+        (IdleSlots((1, 2), (1,), OWN_UNITS), "1 slots are in line to give way or ought to be, not both: [2]"),
+        (IdleSlots((1, 1), (1,), OWN_UNITS), "1 slots are in line to give way or ought to be, not both: [1]"),
+        (IdleSlots((1,), (), OWN_UNITS), "1 slots are in line to give a row or ought to be, not both: [1]"),
+        (IdleSlots((1,), (1, *range(2, 22)), OWN_UNITS), "20 slots are in line to give a row"),
+        (IdleSlots((1,), (1,), {**OWN_UNITS, PoolKind.FULL: 4}), "idle slots hold 1 of full, 4 are counted"),
+        (IdleSlots((1,), (1,), {**OWN_UNITS, PoolKind.ROWS: 0}), "idle slots hold 1 of rows, 0 are counted"),
     ],
 )
 def test_check_when_idle_slots_are_not_those_in_line_then_it_names_them(idle: IdleSlots, said: str) -> None:
     parts = idle_slot_parts()
-    assert parts.slots.idle() == IdleSlots((1,), (1,), 1)
+    assert parts.slots.idle() == IdleSlots((1,), (1,), OWN_UNITS)
     assert check_books(parts.books, CheckLevel.FULL).is_clean
     (found,) = check_books(replace(parts.books, idle=lambda: idle), CheckLevel.FULL).findings
     assert found.law == "reclaimable"
@@ -147,9 +150,9 @@ def test_check_when_a_row_is_long_then_each_of_its_entries_counts(entry: int) ->
     request.go(Phase.RUNNING)
     granted = parts.pools.grant(request.owner, 3000, rows=1)
     assert granted is not None
-    request.kv.pages, request.kv.req_pool_idx = granted[0], granted[1][0]
-    parts.table.write(granted[1][0], 0, granted[0])
+    request.kv.pages, request.kv.req_pool_idx = granted.pages, granted.rows[0]
+    parts.table.write(granted.rows[0], 0, granted.pages)
     assert check_books(parts.books, CheckLevel.FULL).is_clean
-    parts.table.write(granted[1][0], entry, [7777])
+    parts.table.write(granted.rows[0], entry, [7777])
     (found,) = check_books(parts.books, CheckLevel.FULL).findings
     assert (found.law, found.message) == ("holding", "rid 1 (running): row 1 does not say what it holds")

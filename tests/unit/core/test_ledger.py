@@ -3,7 +3,7 @@
 import pytest
 
 from engine.core.errors import InvariantViolation
-from engine.core.events import EventLog, KvMoved
+from engine.core.events import EventLog, KvMoved, Protected, Unprotected
 from engine.core.ids import StepNo
 from engine.core.ledger import Ledger
 from engine.core.ownership import CACHE, FREE, MOVES, QUARANTINED, Move, Owner, OwnerKind, PoolKind
@@ -157,5 +157,23 @@ def test_explain_when_there_is_no_such_unit_then_it_is_an_error(unit: int) -> No
 def test_unprotect_when_more_than_was_protected_then_it_is_a_violation() -> None:
     ledger, _ = make_ledger()
     ledger.protect([1, 2])
-    with pytest.raises(InvariantViolation, match="more pages unlocked than locked"):
+    with pytest.raises(InvariantViolation, match="1 more units of full unlocked than locked"):
         ledger.unprotect([1, 2, 3])
+
+
+def test_protected_when_pools_are_locked_then_each_has_a_count_of_its_own_and_each_is_told() -> None:
+    log = EventLog()
+    ledger = Ledger({PoolKind.FULL: 8, PoolKind.SWA: 8, PoolKind.MAMBA: 4, PoolKind.ROWS: 4}, log)
+    ledger.protect([1, 2])
+    ledger.protect([1, 2, 3], PoolKind.SWA)
+    ledger.protect([3], PoolKind.MAMBA)
+    ledger.unprotect([2], PoolKind.SWA)
+    assert [ledger.protected(pool) for pool in ledger.pools] == [2, 2, 1, 0]
+    assert [numbered.event for numbered in log.take()] == [
+        Protected((1, 2), PoolKind.FULL),
+        Protected((1, 2, 3), PoolKind.SWA),
+        Protected((3,), PoolKind.MAMBA),
+        Unprotected((2,), PoolKind.SWA),
+    ]
+    with pytest.raises(InvariantViolation, match="1 more units of mamba unlocked than locked"):
+        ledger.unprotect([1, 2], PoolKind.MAMBA)

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
+from engine.core.books import HOLDER_UNITS
 from engine.core.commands import Close
 from engine.core.findings import Finding, FindingKind
 from engine.core.ids import SessionId, StepNo
-from engine.core.invariants import HOLDER_UNITS
 from engine.core.ledger import Ledger
 from engine.core.owners_check import OwnersCheck
 from engine.core.ownership import CACHE, FREE, Move, Owner, OwnerKind, PoolKind
@@ -120,8 +120,8 @@ def add_runner(parts: CoreParts, rid: int, num_pages: int) -> Request:
     request.go(Phase.RUNNING)
     granted = parts.pools.grant(request.owner, num_pages, rows=1)
     assert granted is not None
-    request.kv.pages, request.kv.req_pool_idx = granted[0], granted[1][0]
-    parts.table.write(granted[1][0], 0, granted[0])
+    request.kv.pages, request.kv.req_pool_idx = granted.pages, granted.rows[0]
+    parts.table.write(granted.rows[0], 0, granted.pages)
     return request
 
 

@@ -7,7 +7,7 @@ import pytest
 from engine.core.errors import InvariantViolation
 from engine.core.ids import pack_ids
 from engine.core.ownership import Move, Owner, OwnerKind, PoolKind
-from engine.core.radix import Lock, shared_pages
+from engine.core.radix_node import Donated, Gift, Lock, Pinned, shared_pages
 from tests.kit.core_parts import CoreParts, make_parts
 
 OWNER = Owner(OwnerKind.REQUEST, 1)
@@ -18,10 +18,11 @@ def insert(parts: CoreParts, ids: list[int], namespace: str = "", lock: Lock | N
     held = len(lock.pages()) if lock is not None else 0
     granted = parts.pools.grant(OWNER, pages=len(ids) // parts.page_size - held)
     assert granted is not None
-    new_lock, duplicates = parts.tree.donate(Move.DONATE, OWNER, namespace, lock, pack_ids(ids), granted[0])
-    parts.pools.free_up(Move.RELEASE, PoolKind.FULL, duplicates, OWNER)
-    assert new_lock is not None
-    return new_lock, duplicates
+    donated = parts.tree.donate(Move.DONATE, OWNER, namespace, lock, pack_ids(ids), Gift(granted.pages))
+    parts.pools.free_up(Move.RELEASE, PoolKind.FULL, donated.duplicates, OWNER)
+    assert donated.lock is not None
+    assert (donated.swa_duplicates, donated.is_state_taken) == ([], False)
+    return donated.lock, donated.duplicates
 
 
 def hit(parts: CoreParts, ids: list[int], namespace: str = "") -> int:
@@ -32,7 +33,7 @@ def hit(parts: CoreParts, ids: list[int], namespace: str = "") -> int:
 
 def test_donate_when_the_key_is_empty_then_there_is_nothing_to_lock() -> None:
     parts = make_parts()
-    assert parts.tree.donate(Move.DONATE, OWNER, "", None, b"", []) == (None, [])
+    assert parts.tree.donate(Move.DONATE, OWNER, "", None, b"", Gift([])) == Donated(None, [], [], is_state_taken=False)
     assert list(parts.tree.nodes()) == []
 
 
@@ -98,7 +99,7 @@ def test_donate_when_it_goes_on_from_a_lock_then_the_old_lock_is_given_back() ->
     assert not lock.is_live
     assert [node.lock_count for node in parts.tree.nodes()] == [1, 1]
     parts.tree.unlock(longer, 1)
-    assert parts.pools.ledger.protected_pages == 0
+    assert parts.pools.ledger.protected(PoolKind.FULL) == 0
 
 
 def test_unlock_when_given_back_twice_then_it_is_a_violation() -> None:
@@ -117,9 +118,9 @@ def test_lock_when_the_match_ends_inside_a_node_then_both_halves_keep_their_lock
     half = parts.tree.lock(match)
     assert sorted(node.lock_count for node in parts.tree.nodes()) == [1, 2]
     assert whole.pages()[:1] == half.pages()
-    assert parts.tree.pinned_by(match) == 0
+    assert parts.tree.pinned_by(match) == Pinned(0)
     parts.tree.unlock(whole, 1)
-    assert parts.pools.ledger.protected_pages == 1
+    assert parts.pools.ledger.protected(PoolKind.FULL) == 1
 
 
 def test_evict_when_leaves_are_locked_then_only_others_go_least_recently_used_first() -> None:
@@ -156,21 +157,21 @@ def test_evict_when_the_last_child_is_gone_then_its_parent_can_go_too() -> None:
     assert parts.tree.evict(1) == 0
 
 
-def test_idle_pages_when_a_lock_is_idle_then_they_count_until_another_holds_the_path() -> None:
+def test_idle_units_when_a_lock_is_idle_then_they_count_until_another_holds_the_path() -> None:
     parts = make_parts()
     lock, _ = insert(parts, list(range(8)))
-    assert parts.tree.idle_pages == 0
+    assert parts.tree.idle_units(PoolKind.FULL) == 0
     parts.tree.set_idle(lock, True)
-    assert parts.tree.idle_pages == 2
+    assert parts.tree.idle_units(PoolKind.FULL) == 2
     match = parts.tree.probe("", pack_ids(range(4)))
     assert match is not None
-    assert parts.tree.pinned_by(match) == 1
-    assert parts.tree.pinned_by_lock(lock) == 2
+    assert parts.tree.pinned_by(match) == Pinned(1)
+    assert parts.tree.pinned_by_lock(lock) == Pinned(2)
     other = parts.tree.lock(match)
-    assert parts.tree.idle_pages == 1
+    assert parts.tree.idle_units(PoolKind.FULL) == 1
     parts.tree.unlock(other, 1)
     parts.tree.unlock(lock, 1)
-    assert parts.tree.idle_pages == 0
+    assert parts.tree.idle_units(PoolKind.FULL) == 0
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 5])
@@ -201,7 +202,7 @@ def test_tree_when_it_lives_through_random_use_then_it_agrees_with_a_set_of_path
             parts.tree.evict(rng.randint(1, 3))
             known = {path for path in known if hit(parts, list(path)) == len(path)}
         held = {page for lock in locks for page in lock.pages()}
-        assert parts.pools.ledger.protected_pages == len(held)
+        assert parts.pools.ledger.protected(PoolKind.FULL) == len(held)
     for lock in locks:
         parts.tree.unlock(lock, 1)
     while parts.tree.evict(64):

@@ -91,7 +91,7 @@ def run_request(parts: CoreParts, room: Room, rid: int, num_pages: int) -> Reque
     parts.slots.acquire(request, parts.slots.probe(request))
     parts.queues.run(request)
     request.go(Phase.RUNNING)
-    room.take_row(request)
+    room.equip(request)
     assert room.grow(request, num_pages)
     request.kv.kv_committed_len = request.kv.kv_allocated_len = 4 * num_pages
     return request
@@ -166,7 +166,7 @@ def test_retraction_when_it_was_the_last_one_allowed_then_the_turn_is_on_its_las
         del oldest.kv.pages[8:]
         parts.queues.run(victim)
         victim.go(Phase.RUNNING)
-        room.take_row(victim)
+        room.equip(victim)
         assert room.grow(victim, 8)
     assert last_attempts == [False] * retractions_max
     assert victim.is_last_attempt

@@ -23,12 +23,12 @@ def admit(parts: CoreParts, request: Request) -> None:
         assert parts.slots.make_room(0, 1)
         granted = parts.pools.grant(request.owner, 0, rows=1)
         assert granted is not None
-        kv.req_pool_idx = granted[1][0]
+        kv.req_pool_idx = granted.rows[0]
     missing = -(-request.known_len // parts.page_size) - kv.num_pages(parts.page_size)
     assert parts.slots.make_room(missing, 0)
-    pages = parts.pools.grant(request.owner, missing)
-    assert pages is not None
-    kv.pages.extend(pages[0])
+    granted = parts.pools.grant(request.owner, missing)
+    assert granted is not None
+    kv.pages.extend(granted.pages)
     kv.kv_allocated_len = kv.kv_committed_len = request.known_len
     parts.table.write(kv.req_pool_idx, 0, kv.all_pages())
 
@@ -97,7 +97,7 @@ def test_first_prompt_when_answered_then_its_full_pages_are_the_trees_and_locked
     parts = make_parts()
     request = run_turn(parts, parts.open_session(), 1, list(range(10)))
     assert request.kv.cache_protected_len == 8
-    assert parts.pools.ledger.protected_pages == 2
+    assert parts.pools.ledger.protected(PoolKind.FULL) == 2
     assert len(request.kv.pages) == 1
 
 
@@ -127,7 +127,7 @@ def test_abort_when_it_was_the_first_turn_then_the_slot_is_empty_and_all_is_recl
     session = parts.open_session()
     roll_back(parts, run_turn(parts, session, 1, list(range(10))))
     assert states(parts)[-1] is SlotState.EMPTY
-    assert parts.pools.free(PoolKind.FULL) + parts.slots.reclaimable_pages == 16
+    assert parts.pools.free(PoolKind.FULL) + parts.slots.reclaimable(PoolKind.FULL) == 16
     assert parts.pools.free(PoolKind.ROWS) == 4
 
 
@@ -223,7 +223,7 @@ def test_close_when_a_turn_runs_then_the_slot_is_released_once_the_kv_is_back() 
     assert parts.pools.ledger.count(PoolKind.FULL, OwnerKind.REQUEST) > 0
     roll_back(parts, second)
     assert parts.slots.slots() == ()
-    assert parts.pools.free(PoolKind.FULL) + parts.slots.reclaimable_pages == 16
+    assert parts.pools.free(PoolKind.FULL) + parts.slots.reclaimable(PoolKind.FULL) == 16
     parts.slots.close_session(session)
 
 

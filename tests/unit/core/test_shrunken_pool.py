@@ -128,5 +128,5 @@ def test_quarantine_when_nothing_is_left_to_serve_with_then_it_is_no_state_to_go
     for _ in range(2):
         engine.core.plant(Fault.LEAK)
     report = engine.core.check(CheckLevel.FULL)
-    with pytest.raises(InvariantViolation, match="nothing is left"):
+    with pytest.raises(InvariantViolation, match="too little is left in circulation"):
         engine.core.quarantine(report)

@@ -199,7 +199,7 @@ def make_large_parts(num_holders: int) -> CoreParts:
         granted = parts.pools.grant(request.owner, 40, rows=1)
         assert granted is not None
         kv = request.kv
-        kv.pages, kv.req_pool_idx = granted[0], granted[1][0]
+        kv.pages, kv.req_pool_idx = granted.pages, granted.rows[0]
         kv.kv_committed_len = kv.kv_allocated_len = 30
         parts.table.write(kv.req_pool_idx, 0, kv.pages)
         parts.radix.cache_prompt(request)

@@ -6,18 +6,34 @@ import numpy as np
 import pytest
 
 from engine.core.ownership import PoolKind
-from engine.core.plan import PageCopy
+from engine.core.plan import PageCopy, PlanRow
 from engine.core.sampling import GREEDY, SEED_MAX, Sampling
+from engine.core.window import window_start
 from engine.executor.batch import PoolGeometry, build_batch
 from tests.kit.paged_sequence import PagedSequence, make_plan
 
 POOL = PoolGeometry(page_size=4, pool_pages=16, num_rows=8)
+SWA_POOL = PoolGeometry(page_size=4, pool_pages=16, num_rows=8, swa_pages=10)
+STATE_POOL = PoolGeometry(page_size=4, pool_pages=16, num_rows=8, state_slots=6)
+WINDOW = 6
 
 
 def sequence(row: int, pages: list[int], planned_len: int = 0, sampling: Sampling = GREEDY) -> PagedSequence:
     made = PagedSequence(row, pages, sampling)
     made.planned_len = planned_len
     return made
+
+
+def windowed(row: int, pages: list[int], swa_pages: list[int], planned_len: int = 0) -> PagedSequence:
+    made = PagedSequence(row, pages, swa_pages=swa_pages)
+    made.planned_len = planned_len
+    return made
+
+
+def recurrent(row: int, *, read: int, write: int, start_len: int = 4) -> PlanRow:
+    """One token in pages of its own."""
+    made = sequence(row, [2 * row, 2 * row + 1], start_len)
+    return made.chunk([5])._replace(state_read=read, state_write=write)
 
 
 def test_arrays_when_rows_are_mixed_then_are_ragged_and_paged_as_told() -> None:
@@ -160,9 +176,172 @@ def test_plan_when_it_breaks_the_common_contract_then_is_refused() -> None:
         (PageCopy(PoolKind.FULL, 16, 1), "copy from page 16"),
         (PageCopy(PoolKind.FULL, 1, 16), "copy to page 16"),
         (PageCopy(PoolKind.FULL, 1, 0), "copy to page 0"),
-        (PageCopy(PoolKind.SWA, 1, 2), "copy in pool swa"),
+        (PageCopy(PoolKind.SWA, 1, 2), "copy from page 1 of 0"),
+        (PageCopy(PoolKind.MAMBA, 1, 2), "copy in pool mamba"),
+        (PageCopy(PoolKind.ROWS, 1, 2), "copy in pool rows"),
     ],
 )
 def test_plan_when_a_copy_is_out_of_the_pool_then_is_refused(copy: PageCopy, told: str) -> None:
     with pytest.raises(AssertionError, match=told):
         build_batch(make_plan(1, 4, [sequence(1, [3]).chunk([5])], [copy]), POOL)
+
+
+def test_copies_when_in_the_swa_pool_then_held_to_its_own_bounds() -> None:
+    row = windowed(1, [3], [3]).chunk([5])
+    good = (PageCopy(PoolKind.SWA, 9, 2), PageCopy(PoolKind.FULL, 15, 2))
+    assert build_batch(make_plan(1, 4, [row], good, window=WINDOW), SWA_POOL).copies == good
+    with pytest.raises(AssertionError, match="copy to page 10 of 10"):
+        build_batch(make_plan(1, 4, [row], [PageCopy(PoolKind.SWA, 1, 10)], window=WINDOW), SWA_POOL)
+
+
+def test_geometry_when_asked_for_pages_then_those_of_each_paged_pool_and_of_no_other() -> None:
+    pool = PoolGeometry(page_size=4, pool_pages=16, num_rows=8, swa_pages=10, state_slots=6)
+    assert [pool.pages(kind) for kind in (PoolKind.FULL, PoolKind.SWA)] == [16, 10]
+    assert POOL.pages(PoolKind.SWA) == 0
+    for kind in (PoolKind.MAMBA, PoolKind.ROWS):
+        with pytest.raises(AssertionError, match=f"pool {kind} has no pages"):
+            pool.pages(kind)
+
+
+def test_kinds_of_memory_when_a_plan_has_none_then_a_batch_has_none() -> None:
+    batch = build_batch(make_plan(1, 4, [sequence(1, [1]).chunk([5])]), POOL)
+    assert batch.swa is None
+    assert batch.states is None
+
+
+def test_swa_arrays_when_rows_are_mixed_then_lie_side_by_side_with_those_of_the_full_pool() -> None:
+    rows = [
+        windowed(3, [5, 9, 2, 99], [0, 3, 4, 99], 9).chunk([70, 71, 72], num_samples=0),
+        windowed(1, [7, 8], [6, 5], 7).decode(),
+        windowed(6, [4], [7]).chunk([80, 81, 82, 83]),
+    ]
+    batch = build_batch(make_plan(12, 4, rows, window=WINDOW), SWA_POOL)
+    assert batch.kv_indptr.tolist() == [0, 3, 5, 6]
+    assert batch.kv_indices.tolist() == [5, 9, 2, 7, 8, 4]
+    assert batch.kv_write_idx.tolist() == [9, 10, 11, 35, 16, 17, 18, 19]
+    assert batch.swa is not None
+    assert batch.swa.kv_indices.tolist() == [0, 3, 4, 6, 5, 7]
+    assert batch.swa.kv_write_idx.tolist() == [17, 18, 19, 23, 28, 29, 30, 31]
+    assert batch.swa.kv_indices.dtype == np.int32
+
+
+@pytest.mark.parametrize("start_len", [0, 1, 4, 5, 6, 9, 10, 11, 14, 19])
+def test_swa_entries_when_before_the_window_then_read_as_padding_whatever_is_left_there(start_len: int) -> None:
+    stale = [9, -1, 400, 3, 0]
+    needed = window_start(start_len, WINDOW) // 4
+    held = stale[:needed] + [5, 6, 7, 8, 2][needed:]
+    batch = build_batch(
+        make_plan(1, 4, [windowed(1, [1, 2, 3, 4, 5], held, start_len).chunk([5])], window=WINDOW), SWA_POOL
+    )
+    last = start_len // 4
+    assert batch.swa is not None
+    assert batch.swa.kv_indices.tolist() == [0] * needed + held[needed : last + 1]
+    assert batch.swa.kv_write_idx.tolist() == [held[last] * 4 + start_len % 4]
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 16, 64])
+def test_swa_write_places_when_pages_have_any_size_then_are_where_the_table_says(page_size: int) -> None:
+    pages, swa_pages = list(range(90, 0, -1)), list(range(1, 91))
+    batch = build_batch(
+        make_plan(1, page_size, [windowed(1, pages, swa_pages, 5).chunk(list(range(60)))], window=WINDOW),
+        PoolGeometry(page_size, pool_pages=91, num_rows=2, swa_pages=91),
+    )
+    expected = [swa_pages[position // page_size] * page_size + position % page_size for position in range(5, 65)]
+    assert batch.swa is not None
+    assert batch.swa.kv_write_idx.tolist() == expected
+
+
+def test_swa_tables_when_changed_or_grown_afterwards_then_the_batch_keeps_its_copy_and_leaves_them_alone() -> None:
+    held = windowed(1, [3, 4, 5], [9, 7, 8], 10)
+    row = held.chunk([5])
+    batch = build_batch(make_plan(1, 4, [row], window=WINDOW), SWA_POOL)
+    assert row.swa_table is not None
+    assert row.swa_table.tolist() == [9, 7, 8]
+    row.swa_table[:] = array("i", [1, 1, 1])
+    row.swa_table.append(1)
+    assert batch.swa is not None
+    assert batch.swa.kv_indices.tolist() == [0, 7, 8]
+
+
+def test_swa_pages_when_two_rows_share_those_that_are_only_read_then_the_plan_is_good() -> None:
+    rows = [windowed(1, [3, 4], [3, 4], 4).chunk([5]), windowed(2, [3, 5], [3, 5], 4).chunk([6])]
+    batch = build_batch(make_plan(1, 4, rows, window=WINDOW), SWA_POOL)
+    assert batch.swa is not None
+    assert batch.swa.kv_indices.tolist() == [3, 4, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("swa_pages", "other_pages"), [([3, 4], [3, 4]), ([3, 4], [4, 5]), ([3, 3], [6, 5])], ids=["both", "reads", "self"]
+)
+def test_plan_when_a_written_swa_page_appears_twice_then_is_refused(
+    swa_pages: list[int], other_pages: list[int]
+) -> None:
+    rows = [windowed(1, [1, 2], swa_pages, 4).chunk([5]), windowed(2, [3, 4], other_pages, 4).chunk([6])]
+    with pytest.raises(AssertionError, match=r"swa pages .* are written and appear more than once"):
+        build_batch(make_plan(1, 4, rows, window=WINDOW), SWA_POOL)
+
+
+@pytest.mark.parametrize("page", [10, 15])
+def test_plan_when_an_swa_page_is_past_its_own_pool_then_is_refused(page: int) -> None:
+    row = windowed(1, [15], [page]).chunk([5])
+    with pytest.raises(AssertionError, match=f"swa page {page} of 10"):
+        build_batch(make_plan(1, 4, [row], window=WINDOW), SWA_POOL)
+
+
+@pytest.mark.parametrize("swa_pages", [[0, 3, 4], [3, 0, 4], [3, 4, 0], [3, -1, 4]])
+def test_plan_when_a_page_inside_the_window_is_padding_then_is_refused(swa_pages: list[int]) -> None:
+    """The token at 8 sees 3 and all that follow: page 0 of its table, too."""
+    row = windowed(1, [1, 2, 3], swa_pages, 8).chunk([5])
+    with pytest.raises(AssertionError, match="padding in SWA pages 0 to 2"):
+        build_batch(make_plan(1, 4, [row], window=WINDOW), SWA_POOL)
+
+
+def test_plan_when_a_row_has_no_swa_pages_then_is_refused() -> None:
+    rows = [windowed(1, [1], [1]).chunk([5]), sequence(2, [2]).chunk([5])]
+    with pytest.raises(AssertionError, match="rid 102: no SWA pages"):
+        build_batch(make_plan(1, 4, rows, window=WINDOW), SWA_POOL)
+
+
+def test_plan_when_a_row_has_fewer_swa_pages_than_it_covers_then_is_refused() -> None:
+    row = windowed(1, [1, 2], [1]).chunk([5] * 5)
+    with pytest.raises(AssertionError, match=r"rid 101.* pages"):
+        build_batch(make_plan(1, 4, [row], window=WINDOW), SWA_POOL)
+
+
+def test_states_when_rows_are_mixed_then_are_one_slot_read_and_one_written_for_each() -> None:
+    rows = [
+        recurrent(1, read=0, write=3, start_len=0),
+        recurrent(2, read=5, write=1),
+        recurrent(3, read=5, write=4, start_len=7),
+    ]
+    batch = build_batch(make_plan(1, 4, rows, has_states=True), STATE_POOL)
+    assert batch.states is not None
+    assert batch.states.read.tolist() == [0, 5, 5]
+    assert batch.states.write.tolist() == [3, 1, 4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([recurrent(1, read=1, write=6)], "state slot 6 of 6"),
+        ([recurrent(1, read=6, write=1)], "state slot 6 of 6"),
+        ([recurrent(1, read=-1, write=1)], "state slot -1 of 6"),
+        ([recurrent(1, read=1, write=0)], "writes the padding state"),
+        ([recurrent(1, read=1, write=-2)], "writes the padding state"),
+        ([recurrent(1, read=1, write=3), recurrent(2, read=2, write=3)], "are written twice"),
+        ([recurrent(1, read=1, write=3), recurrent(2, read=3, write=4)], "are read, too"),
+        ([recurrent(1, read=2, write=2)], "are read, too"),
+        ([recurrent(1, read=2, write=3, start_len=0)], "state 2 at the start"),
+        ([recurrent(1, read=0, write=3)], "rid 101: state 0"),
+    ],
+)
+def test_plan_when_its_states_break_the_contract_then_is_refused(rows: list[PlanRow], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        build_batch(make_plan(1, 4, rows, has_states=True), STATE_POOL)
+
+
+def test_plan_when_it_asks_for_a_pool_that_is_not_there_then_is_refused() -> None:
+    with pytest.raises(AssertionError, match="swa page 1 of 0"):
+        build_batch(make_plan(1, 4, [windowed(1, [1], [1]).chunk([5])], window=WINDOW), POOL)
+    with pytest.raises(AssertionError, match="state slot 2 of 0"):
+        build_batch(make_plan(1, 4, [recurrent(1, read=1, write=2)], has_states=True), POOL)

@@ -11,8 +11,9 @@ from engine.executor.pool_size import (
     PoolSize,
     PoolTooLargeError,
     require_room_for_weights,
-    size_pool,
+    size_pools,
 )
+from engine.executor.pool_words import ModelMemory
 
 MIB = 1024**2
 BYTES_PER_TOKEN = 1024
@@ -33,9 +34,7 @@ def size(
     context_len: int = 4096,
     bytes_per_token: int = BYTES_PER_TOKEN,
 ) -> PoolSize:
-    return size_pool(
-        policy, model_context_len=context_len, bytes_per_token=bytes_per_token, free=of_container(available_bytes)
-    )
+    return size_pools(policy, ModelMemory(context_len, bytes_per_token), of_container(available_bytes))
 
 
 def refused(available_bytes: int, policy: PoolPolicy = POLICY) -> str:
@@ -121,7 +120,7 @@ def test_refusal_when_nothing_is_free_then_no_size_is_proposed() -> None:
 def test_refusal_when_the_machine_is_the_limit_then_no_container_is_spoken_of() -> None:
     machine = FreeMemory(MIB, MIB, MIB // 2, "machine")
     with pytest.raises(NoRoomError) as caught:
-        size_pool(POLICY, model_context_len=4096, bytes_per_token=BYTES_PER_TOKEN, free=machine)
+        size_pools(POLICY, ModelMemory(4096, BYTES_PER_TOKEN), machine)
     assert "512.0 KiB free (machine 1.0 MiB less 512.0 KiB in use)" in str(caught.value)
     assert str(caught.value).endswith("--context-len 240; or make more memory free")
 
@@ -129,7 +128,7 @@ def test_refusal_when_the_machine_is_the_limit_then_no_container_is_spoken_of() 
 def test_refusal_when_the_address_space_is_the_limit_then_it_is_what_should_be_raised() -> None:
     free = FreeMemory(64 * MIB, MIB, MIB // 2, ADDRESS_SPACE)
     with pytest.raises(NoRoomError) as caught:
-        size_pool(POLICY, model_context_len=4096, bytes_per_token=BYTES_PER_TOKEN, free=free)
+        size_pools(POLICY, ModelMemory(4096, BYTES_PER_TOKEN), free)
     said = "512.0 KiB free (this process's address space limit (ulimit -v) 1.0 MiB less 512.0 KiB in use)"
     assert said in str(caught.value)
     assert str(caught.value).endswith("--context-len 240; or raise ulimit -v")

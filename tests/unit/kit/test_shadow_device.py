@@ -118,7 +118,7 @@ def test_run_when_the_cell_of_a_wrong_draft_is_read_then_says_so_and_token_is_wr
     history = [*verify_with_one_right_draft(device), 0, 9]
     history[4] = cold(history[:4]) + 1
     result = device.run(make_plan(3, make_row([3, 7], start_len, [8])))
-    assert any("position 4 on page 7 is of another history" in violation for violation in device.violations)
+    assert any("position 4 on full page 7 is of another history" in violation for violation in device.violations)
     assert result.sampled != ((cold([*history[:start_len], 8]),),)
 
 
@@ -141,7 +141,7 @@ def test_fail_when_drafts_were_verified_then_their_cells_and_the_sampled_id_are_
     device.run(make_plan(3, make_row([3], 2, [3], num_samples=0)))
     device.run(make_plan(4, make_row([7], 0, [1], rid=2, idx=2), make_row([3], 1, None)))
     assert device.violations == [
-        "rid 1: position 1 on page 3 is poisoned",
+        "rid 1: position 1 on full page 3 is poisoned",
         "rid 1: row 1 has the sampled id of None",
     ]
 
@@ -230,7 +230,7 @@ def test_submit_when_row_belongs_to_another_then_says_so() -> None:
     grant(book, ALICE, (3,), row=1)
     grant(book, BOB, (5,), row=2)
     device.submit(make_plan(1, make_row([3], 0, [1], idx=2)))
-    assert any("uses rows 2" in violation for violation in device.violations)
+    assert any("writes rows 2" in violation for violation in device.violations)
 
 
 def test_submit_when_page_is_cached_then_locked_may_be_read_and_none_written() -> None:

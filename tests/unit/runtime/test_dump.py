@@ -73,6 +73,19 @@ def test_dump_core_when_told_then_pools_are_a_table_of_all_terms_that_add_up() -
         assert cells[10:] == ["=", "total"]
 
 
+def test_dump_core_when_the_model_has_windows_and_states_then_holders_tell_of_them_and_pools_line_up() -> None:
+    core = Core(replace(CONFIG, window=4, swa_pages=65, state_slots=20))
+    core.apply(Open(SessionId("s"), streaming=True, trace_id=""), 0.0)
+    core.apply(Submit(Rid(1), TurnId("t"), pack_ids(range(9)), session_id=SessionId("s"), max_tokens=4), 0.0)
+    assert core.next_plan(0.0) is not None
+    text = dump_core(core)
+    for heading in ("turn", "session"):
+        (line,) = lines_of(text, heading)
+        assert re.search(r" pages=[1-9]\d* swa=[1-9]\d* states=3 ", line)
+    assert [line.split()[1] for line in lines_of(text, "pool")] == ["kind", "full", "swa", "mamba", "rows"]
+    assert all(re.match(r"owner: (full |swa  |mamba|rows ) +\d+  ", line) for line in lines_of(text, "owner"))
+
+
 def test_dump_core_when_told_then_the_largest_owners_come_first_with_the_names_of_turns() -> None:
     core = make_busy_core()
     owners = lines_of(dump_core(core), "owner")

@@ -367,3 +367,12 @@ def test_housekeeping_when_a_leak_was_quarantined_then_it_calls_once_with_the_le
     assert (leak.kind, leak.pool, leak.units) == (FindingKind.LEAK, PoolKind.FULL, (planted.unit,))
     assert history == core.explain(PoolKind.FULL, planted.unit)
     assert history.owner == QUARANTINED
+
+
+@pytest.mark.parametrize("kind", ["pool_pages", "swa_pages", "state_slots"])
+def test_after_step_when_any_pool_is_large_then_some_owners_are_checked_and_not_all(kind: str) -> None:
+    config = replace(CONFIG, window=4, swa_pages=65, state_slots=20)
+    for size, asked in ((65, ["full"]), (WHOLE_CHECK_UNITS, ["owners", "busy"])):
+        core = CheckCounts(replace(config, **{kind: size}))  # type: ignore[arg-type]  # a size by its name
+        make_housekeeping(core, full_check_steps=1).after_step()
+        assert core.asked == asked

@@ -90,12 +90,14 @@ def test_pool_kinds_when_in_the_protocol_then_the_client_names_them() -> None:
 
 
 def session(name: str, slot: SlotState | None) -> SessionState:
-    return SessionState(SessionId(name), True, 5, 0, slot, 4, 1)
+    return SessionState(SessionId(name), True, 5, 0, slot, 4, 1, swa_pages=2, states=3)
 
 
 def test_tables_when_compared_with_core_and_protocol_then_each_name_has_its_number() -> None:
     assert set(OWNER_KINDS) == set(OwnerKind)
     assert set(OWNER_KINDS.values()) == set(admin_pb2.OwnerKind.values()) - {0}
+    assert set(POOL_KINDS) == set(PoolKind)
+    assert set(POOL_KINDS.values()) == set(admin_pb2.PoolKind.values()) - {0}
     assert set(FINDING_KINDS) == set(FindingKind)
     assert set(FINDING_KINDS.values()) == set(admin_pb2.FindingKind.values()) - {0}
     assert set(FAULTS) == set(Fault)
@@ -103,6 +105,12 @@ def test_tables_when_compared_with_core_and_protocol_then_each_name_has_its_numb
     of_the_process = set(PROCESS_FAULTS) | {faults_pb2.FAULT_KIND_NONE}
     known = [*FAULTS.values(), *FORWARD_FAULTS.values(), *of_the_process]
     assert sorted(known) == sorted(set(faults_pb2.FaultKind.values()) - {0})
+
+
+def test_encode_pools_when_of_any_kind_then_pages_alone_have_a_size() -> None:
+    pools = decode_pools(encode_pools(Snapshot(16, tuple(books(kind, 4) for kind in PoolKind), (), (), 0, 0, 0))).pools
+    sizes = {pool.kind: pool.page_size for pool in pools}
+    assert sizes == {"full": 16, "swa": 16, "mamba": 0, "rows": 0}
 
 
 def test_decode_pool_when_known_or_not_then_pool_or_none() -> None:
@@ -133,7 +141,9 @@ def test_encode_history_when_it_has_moves_then_all_of_each_is_told_newest_first(
 
 def test_encode_snapshot_when_decoded_by_the_client_then_pools_turns_sessions_and_plans_are_there() -> None:
     turns = (
-        TurnState(Rid(1), TurnId("t"), SessionId("a"), "running", 9, 2, 10, pages=3, in_flight=1),
+        TurnState(
+            Rid(1), TurnId("t"), SessionId("a"), "running", 9, 2, 10, pages=3, in_flight=1, swa_pages=6, states=7
+        ),
         TurnState(Rid(2), TurnId("u"), None, "waiting", 5, 0, 0, pages=0, in_flight=0),
     )
     snapshot = Snapshot(
@@ -151,6 +161,8 @@ def test_encode_snapshot_when_decoded_by_the_client_then_pools_turns_sessions_an
     assert (first.number, first.turn_id, first.session_id, first.phase) == (1, "t", "a", "running")
     assert (first.context_tokens, first.completion_tokens, first.kv_tokens) == (9, 2, 10)
     assert (first.kv_pages, first.steps_in_flight, second.session_id) == (3, 1, None)
+    assert (first.swa_pages, first.states, second.swa_pages, second.states) == (6, 7, 0, 0)
     assert state.sessions[0].live_turn_ids == ("t",)
+    assert (state.sessions[0].kv_pages, state.sessions[0].swa_pages, state.sessions[0].states) == (1, 2, 3)
     assert (state.pools[0].kind, state.steps) == ("full", 7)
     assert [(plan.step, plan.rows) for plan in state.plans] == [(7, (PlanRow(1, 4, 10, 3, 2),))]

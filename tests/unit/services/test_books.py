@@ -76,3 +76,16 @@ def test_take_back_when_nobody_knows_how_the_turn_ended_then_nothing_is_claimed(
     turn = EndedTurn(5, Usage(108, 102, 0, 6, 3, 0), 103)
     turn.is_committed = None
     assert TurnBook().take_back(turn, STATS).startswith("turn 1: the server did not say how it ended; ")
+
+
+def test_describe_pages_when_there_are_windows_and_states_then_told_of_each() -> None:
+    swa = Pool("swa", 90, 80, 1, 2, 3, 4, draining=1, quarantined=0, page_size=16)
+    states = Pool("mamba", 20, 10, 2, 1, 3, 4, draining=0, quarantined=0, page_size=0)
+    stats = replace(STATS, pools=(FULL, swa, states, ROWS))
+    assert describe_pages(stats) == (
+        "pages: free 248, session 8, cache 0, running 0 of 256; "
+        "SWA pages: free 80, session 3, cache 3, running 4 of 90 (1 until the step in flight ends); "
+        "states: free 10, session 3, cache 3, running 4 of 20"
+    )
+    names = [line.split("  ")[0] for line in format_pools(stats).splitlines()[1:5]]
+    assert names == ["full (pages of 16)", "swa (pages of 16)", "mamba (states)", "rows"]

@@ -1,6 +1,6 @@
 """The server's gate: a bad value is named by its flag, and every flag has its help."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,10 @@ import pytest
 from engine.runtime.vitals import Phase, WatchdogConfig
 from services.cli.main import build_parser
 from services.config import ConfigError, ServeConfig, is_loopback, join_address, to_flag
+from tests.kit.shadow_executor import shadow_capabilities
+
+CAPABILITIES = shadow_capabilities(pool_pages=9, context_len=100, vocab_size=50)
+HYBRID = replace(CAPABILITIES, window=4, swa_pages=90, state_slots=11)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +24,10 @@ from services.config import ConfigError, ServeConfig, is_loopback, join_address,
         (["--pool-tokens", "0"], "--pool-tokens"),
         (["--pool-tokens", "-16"], "--pool-tokens"),
         (["--page-size", "1", "--pool-tokens", "1"], "--pool-tokens"),
+        (["--swa-tokens", "100"], "--swa-tokens and --page-size"),
+        (["--swa-tokens", "0"], "--swa-tokens"),
+        (["--state-slots", "0"], "--state-slots"),
+        (["--state-interval", "0"], "--state-interval"),
         (["--context-len", "1"], "--context-len"),
         (["--chunk-tokens", "300"], "--chunk-tokens"),
         (["--chunk-tokens", "8", "--step-tokens", "8"], "--step-tokens"),
@@ -92,14 +100,36 @@ def test_fault_injection_when_on_loopback_then_on_and_else_off(host: str) -> Non
 
 @pytest.mark.parametrize(("arguments", "depth"), [((), 2), (("--overlap",), 2), (("--no-overlap",), 1)])
 def test_overlap_when_on_or_off_then_two_plans_or_one(arguments: tuple[str, ...], depth: int) -> None:
-    core = parse(*arguments).core(pool_pages=9, context_len=100, vocab_size=50, eos_ids=())
+    core = parse(*arguments).core(CAPABILITIES, ())
     assert core.in_flight_max == depth
 
 
 def test_core_config_when_limits_are_given_then_they_are_in_force() -> None:
     config = parse("--draft-tokens-max", "3", "--history-tokens-max", "77")
-    core = config.core(pool_pages=9, context_len=100, vocab_size=50, eos_ids=())
+    core = config.core(CAPABILITIES, ())
     assert (core.draft_tokens_max, core.history_tokens_max) == (3, 77)
+
+
+def test_core_config_when_the_executor_has_windows_and_states_then_so_has_the_core() -> None:
+    core = parse("--state-interval", "40").core(HYBRID, ())
+    assert (core.window, core.swa_pages, core.state_slots, core.state_interval) == (4, 90, 11, 40)
+    assert parse().core(HYBRID, ()).state_interval == 256
+    plain = parse().core(CAPABILITIES, ())
+    assert (plain.window, plain.swa_pages, plain.state_slots) == (None, 0, 0)
+
+
+def test_pools_when_flags_are_given_then_in_the_policy() -> None:
+    policy = parse(
+        "--swa-tokens", "64", "--state-slots", "9", "--chunk-tokens", "32", "--draft-tokens-max", "3"
+    ).pools()
+    assert (policy.swa_tokens, policy.state_slots, policy.chunk_tokens, policy.draft_tokens_max) == (64, 9, 32, 3)
+    assert (parse().pools().swa_tokens, parse().pools().state_slots) == (None, None)
+    assert (parse("--overlap").pools().in_flight_max, parse("--no-overlap").pools().in_flight_max) == (2, 1)
+
+
+def test_features_when_the_model_has_states_then_no_drafts() -> None:
+    with_states, without = (set(parse().features(has_chat=False, has_states=has)) for has in (True, False))
+    assert without - with_states == {"draft_tokens"}
 
 
 def test_serve_flags_when_given_then_in_force() -> None:
@@ -115,10 +145,8 @@ def test_serve_help_when_asked_then_every_setting_is_explained(field: str, capsy
 
 
 def test_core_config_when_derived_then_padding_is_added_and_context_cut_to_the_model() -> None:
-    core = ServeConfig(page_size=16, rows=3, context_len=500).core(
-        pool_pages=5, context_len=100, vocab_size=50, eos_ids=(2,)
-    )
-    assert (core.pool_pages, core.num_rows, core.context_len) == (5, 4, 100)
+    core = ServeConfig(page_size=16, rows=3, context_len=500).core(replace(CAPABILITIES, pool_pages=5), (2,))
+    assert (core.pool_pages, core.num_rows, core.context_len, core.eos_ids) == (5, 4, 100, (2,))
     assert core.pool_tokens == 64
 
 
@@ -150,7 +178,7 @@ def test_settings_when_absent_by_default_then_given_as_numbers() -> None:
     ],
 )
 def test_serve_config_when_at_its_limits_then_the_core_takes_it(arguments: list[str]) -> None:
-    core = parse(*arguments).core(pool_pages=9, context_len=2048, vocab_size=50, eos_ids=())
+    core = parse(*arguments).core(replace(CAPABILITIES, context_len=2048), ())
     assert core.step_tokens >= core.chunk_tokens
 
 
@@ -158,7 +186,8 @@ def test_effective_when_printed_then_every_setting_is_there() -> None:
     effective = ServeConfig(model=None).effective()
     assert list(effective) == [field.name for field in fields(ServeConfig)]
     assert (effective["model"], effective["prefix_cache"]) == ("embedded", "yes")
-    assert (effective["pool_tokens"], effective["health_port"]) == ("auto", "none")
+    assert {effective[name] for name in ("pool_tokens", "swa_tokens", "state_slots")} == {"auto"}
+    assert effective["health_port"] == "none"
     given = ServeConfig(pool_tokens=64, health_port=0).effective()
     assert (given["pool_tokens"], given["health_port"]) == ("64", "0")
 

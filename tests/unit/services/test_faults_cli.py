@@ -210,7 +210,13 @@ def test_describe_state_when_of_any_kind_then_whether_it_goes_on(told: Incident,
 
 @pytest.mark.parametrize(
     ("unit", "command"),
-    [("page 53", "explain 53"), ("page 53, 7 and more", "explain 53"), ("row 4", "explain 4 --rows")],
+    [
+        ("page 53", "explain 53"),
+        ("page 53, 7 and more", "explain 53"),
+        ("row 4", "explain 4 --rows"),
+        ("SWA page 9", "explain 9 --swa"),
+        ("state 2, 3", "explain 2 --states"),
+    ],
 )
 def test_format_incidents_when_pages_were_lost_then_the_newest_is_explained_before_the_newest_dump(
     unit: str, command: str

@@ -161,3 +161,12 @@ def test_duration_when_written_as_people_do_then_seconds(text: str, seconds: flo
 def test_duration_when_it_is_none_then_refused_with_an_example(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
         read_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "page_size", "told"),
+    [("full", 16, "full: 100 pages of 16"), ("swa", 16, "swa: 100 pages of 16"), ("mamba", 0, "mamba: 100 states")],
+)
+def test_format_pool_history_when_of_any_pool_then_its_units_are_named(kind: str, page_size: int, told: str) -> None:
+    books = replace(pool(session=3), kind=kind, page_size=page_size)
+    assert format_pool_history(history(sample(1, books))).startswith(f"{told}; ")

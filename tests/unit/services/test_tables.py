@@ -1,5 +1,8 @@
 """What `tenure sessions`, `check`, `explain`, `health` and `snapshot` show."""
 
+import re
+from dataclasses import replace
+
 from services.cli.check import format_report
 from services.cli.explain import format_history
 from services.cli.health import format_health
@@ -19,6 +22,7 @@ from services.client import (
     UnitHistory,
     UnitOwner,
 )
+from tests.kit.readings import FULL, ROWS, STATES, SWA, make_turn
 
 SESSIONS = [
     SessionInfo("a", True, 120, (), "held", 119, 3),
@@ -122,3 +126,29 @@ def test_format_state_when_idle_then_each_part_says_so() -> None:
         "no session is open",
         "3 steps so far, none in flight",
     ]
+
+
+def test_format_sessions_when_the_server_has_windows_and_states_then_what_is_held_of_them() -> None:
+    held = replace(SESSIONS[0], swa_pages=3, states=2)
+    for kinds, columns in ((("full", "swa", "rows"), ["SWA pages"]), (("full", "mamba", "rows"), ["states"])):
+        heads, row = format_sessions([held], kinds).splitlines()
+        assert re.search(rf"pages +{columns[0]} +running", heads)
+        assert row.split()[-2] == ("3" if columns == ["SWA pages"] else "2")
+
+
+def test_format_state_when_the_server_has_all_pools_then_turns_show_what_they_hold() -> None:
+    turn = replace(make_turn(1), swa_pages=23, states=4)
+    pools, turns, sessions, plans = format_state(ServerState(7, (FULL, SWA, STATES, ROWS), (turn,), (), ())).split(
+        "\n\n"
+    )
+    assert [line.split("  ")[0] for line in pools.splitlines()] == [
+        "pool",
+        "full (pages of 16)",
+        "swa (pages of 16)",
+        "mamba (states)",
+        "rows",
+    ]
+    head, row = turns.splitlines()
+    assert re.search(r"kv tokens +pages +SWA pages +states +in flight$", head)
+    assert row.split()[-4:] == [str(turn.kv_pages), "23", "4", "1"]
+    assert (sessions, plans) == ("no session is open", "7 steps so far, none in flight")

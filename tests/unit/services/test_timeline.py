@@ -156,3 +156,10 @@ def test_timeline_when_the_session_is_not_known_then_says_so_with_the_newest_tha
 def test_timeline_when_facts_were_dropped_then_says_how_many_and_where_it_begins() -> None:
     told = format_timeline(history((fact("opened", "streaming"),), dropped=3), "s")
     assert re.search(r"3 older facts of all sessions are not kept any more: what is told begins at \d\d:\d\d:20$", told)
+
+
+@pytest.mark.parametrize(
+    ("pool", "units", "told"), [("swa", 1, "1 SWA page"), ("swa", 2, "2 SWA pages"), ("mamba", 1, "1 state")]
+)
+def test_tell_fact_when_units_of_another_pool_moved_then_named(pool: str, units: int, told: str) -> None:
+    assert tell_fact(fact("park", pool, units=units)) == told

@@ -13,7 +13,7 @@ from services.cli.top_view.rates import (
     render_spark,
     sum_moves,
 )
-from tests.kit.readings import FULL, NOW_S, ROWS, make_course, make_history, make_sample
+from tests.kit.readings import FULL, NOW_S, ROWS, STATES, SWA, make_course, make_history, make_sample
 
 
 def trends(*steps: int) -> dict[str, Trend]:
@@ -65,6 +65,14 @@ def test_measure_trends_when_pages_are_owned_then_measured_by_the_pool_and_witho
     pages = trends(1, 2)["pages owned"]
     assert (pages.now, pages.scale) == (FULL.uncached + FULL.session_held, FULL.total)
     assert ROWS.session_held, "they would have been counted"
+
+
+def test_measure_trends_when_there_are_more_pools_then_what_is_owned_of_each() -> None:
+    samples = [make_sample(NOW_S, pools=(FULL, SWA, STATES, ROWS))]
+    owned = {trend.label: trend for trend in measure_trends(samples, 1.0) if trend.label.endswith("owned")}
+    assert list(owned) == ["pages owned", "SWA pages owned", "states owned"]
+    assert [(trend.now, trend.scale) for trend in owned.values()] == [(70, 256), (20, 90), (8, 20)]
+    assert all(len(label) <= 15 for label in owned), "or the numbers beside it would not line up"
 
 
 def test_sum_moves_when_some_are_frequent_then_those_first() -> None:

@@ -1,5 +1,6 @@
 """Turns and sessions: order, what fits, and names that are none of a terminal's business."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -121,3 +122,22 @@ def test_to_encoding_when_the_terminal_has_only_ascii_then_our_signs_have_stand_
 def test_crop_when_a_line_is_too_long_then_cut_with_a_sign() -> None:
     assert crop(Text("abcdef"), 4).plain == "abc…"
     assert crop(Text("abcd"), 4).plain == "abcd"
+
+
+def test_tables_when_the_server_has_more_pools_then_a_column_for_each_and_only_those() -> None:
+    turn = replace(make_turn(1), swa_pages=23, states=4)
+    session = replace(make_session(1), swa_pages=5, states=2)
+    for kinds, heads in (
+        (("full", "rows"), ["pages"]),
+        (("full", "swa", "rows"), ["pages", "SWA pages"]),
+        (("full", "mamba", "rows"), ["pages", "states"]),
+        (("full", "swa", "mamba", "rows"), ["pages", "SWA pages", "states"]),
+    ):
+        turn_head, turn_row = (line.plain for line in render_turns([turn], "pages", 200, 5, kinds))
+        session_head, session_row = (line.plain for line in render_sessions([session], "pages", 200, 5, kinds))
+        for head, row, (swa, states) in ((turn_head, turn_row, ("23", "4")), (session_head, session_row, ("5", "2"))):
+            found = re.findall(r"(?:(?:SWA )?pages|states)", head)
+            assert found == heads
+            counts = dict(zip(heads, row.split()[-1 - len(heads) : -1], strict=True))
+            assert counts.get("SWA pages", swa) == swa
+            assert counts.get("states", states) == states

@@ -1,5 +1,7 @@
 """A `HistorySink` whose clocks are turned by hand."""
 
+from collections.abc import Mapping
+
 from engine.core.events import CoreEvent, Numbered
 from engine.core.ownership import PoolKind
 from telemetry.history import HistorySink
@@ -19,9 +21,9 @@ class HandClock:
 class Desk:
     """Tells the sink, and turns its clock, which begins at 100 s when the wall clock is at `UNIX_S`."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Mapping[PoolKind, int] = SIZES) -> None:
         self.clock, self.wall = HandClock(100.0), HandClock(UNIX_S)
-        self.sink = HistorySink(SIZES, self.clock, self.wall)
+        self.sink = HistorySink(sizes, self.clock, self.wall)
 
     def tell(self, *events: CoreEvent, after_s: float = 0.0) -> None:
         self.wait(after_s)

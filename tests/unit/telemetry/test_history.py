@@ -211,3 +211,20 @@ def test_begin_when_a_turn_warmed_up_before_then_books_stay_and_counts_do_not() 
     totals = desk.sink.read().totals
     assert (totals.endings, totals.retractions) == ({}, 0), "it was accepted before the beginning"
     assert (desk.sink.read().samples[-1].turns_running, desk.sink.read().samples[-1].turns_waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("pool", [PoolKind.FULL, PoolKind.SWA, PoolKind.MAMBA])
+def test_read_when_units_of_one_pool_are_locked_or_drain_then_the_terms_of_that_pool_alone_change(
+    pool: PoolKind,
+) -> None:
+    desk = Desk(dict.fromkeys(PoolKind, 11))
+    moved = [KvMoved(kind, Move.GRANT, FREE, REQUEST, (1, 2, 3), StepNo(1), "") for kind in PoolKind]
+    stored = [KvMoved(kind, Move.DONATE, REQUEST, CACHE, (1, 2), StepNo(1), "") for kind in PoolKind]
+    desk.tell(
+        *moved, *stored, Protected((1, 2), pool), Unprotected((2,), pool), Draining(REQUEST, (3,), StepNo(2), pool)
+    )
+    terms = {
+        books.pool: (books.protected, books.evictable, books.draining) for books in desk.sink.read().samples[-1].pools
+    }
+    assert terms == {kind: (1, 1, 1) if kind is pool else (0, 2, 0) for kind in PoolKind}
+    assert list(terms) == list(PoolKind)

@@ -165,3 +165,17 @@ def test_demotions_when_a_cut_leaves_a_slot_without_kv_then_not_counted() -> Non
     desk.tell(SessionTruncated(SID, 3, 1, 0))
     desk.tell(slot(3, SlotState.DEMOTED, SlotState.RETURNING))
     assert desk.sink.read().totals.demotions == 1
+
+
+def test_facts_when_windows_and_states_move_then_named_by_their_pool_but_for_what_a_running_turn_leaves() -> None:
+    desk = Desk(dict.fromkeys(PoolKind, 11))
+    desk.tell(opened(7), accepted())
+    for pool in (PoolKind.SWA, PoolKind.MAMBA):
+        desk.tell(
+            moved(Move.GRANT, FREE, REQUEST, 1, 2, 3, pool=pool),
+            moved(Move.RELEASE, REQUEST, FREE, 1, pool=pool),
+            moved(Move.PARK, REQUEST, session(7), 2, 3, pool=pool),
+            moved(Move.RELEASE, session(7), FREE, 3, pool=pool),
+        )
+    told = [(fact.what, fact.detail, fact.units) for fact in desk.sink.read().facts if fact.units]
+    assert told == [("park", "swa", 2), ("release", "swa", 1), ("park", "mamba", 2), ("release", "mamba", 1)]

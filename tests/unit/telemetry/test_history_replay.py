@@ -45,15 +45,24 @@ class TurningClock:
         return self.now_s
 
 
+def pool_sizes(config: CoreConfig) -> dict[PoolKind, int]:
+    """In the order of the core's pools."""
+    sizes = {
+        PoolKind.FULL: config.pool_pages,
+        PoolKind.SWA: config.swa_pages,
+        PoolKind.MAMBA: config.state_slots,
+        PoolKind.ROWS: config.num_rows,
+    }
+    return {pool: size for pool, size in sizes.items() if size}
+
+
 class ToldCore(Core):
     """Tells a sink all that it tells its world, and holds the sink's books against its own each time."""
 
     def __init__(self, config: CoreConfig) -> None:
         super().__init__(config)
         self.clock = TurningClock()
-        self.sink = HistorySink(
-            {PoolKind.FULL: config.pool_pages, PoolKind.ROWS: config.num_rows}, self.clock, self.clock
-        )
+        self.sink = HistorySink(pool_sizes(config), self.clock, self.clock)
         self.told: list[CoreEvent] = []
         self.compared = 0
 
@@ -92,6 +101,8 @@ def test_books_when_a_world_is_busy_then_equal_to_the_cores_after_every_call(wor
     assert sum(core.compared for core in worlds) > 1000
     told = Counter(event.move for core in worlds for event in core.told if isinstance(event, KvMoved))
     assert set(told) == set(Move) - {Move.QUARANTINE}, "the worlds have to show every move"
+    pools = {event.pool for core in worlds for event in core.told if isinstance(event, KvMoved)}
+    assert pools == set(PoolKind), "the worlds have to show every pool"
 
 
 def test_totals_when_a_world_has_ended_then_those_of_its_events(worlds: list[ToldCore]) -> None:

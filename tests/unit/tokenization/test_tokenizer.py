@@ -80,8 +80,8 @@ def test_prompt_prefix_when_the_model_wants_a_bos_then_is_it(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("key", "held", "told"),
     [
-        ("model", "llama", "tokenizer model 'llama'"),
-        ("pre", "qwen2", "pre-tokenizer 'qwen2' is not implemented; known are smollm"),
+        ("model", "bert", "tokenizer model 'bert' is not implemented; known are 'gpt2', 'llama'"),
+        ("pre", "viking", "pre-tokenizer 'viking' is not implemented; known are qwen2, smollm"),
         ("merges", ["ab"], "merge 'ab' is not a pair"),
         ("merges", "a b", "no merges"),
         ("tokens", "a b", "no vocabulary"),

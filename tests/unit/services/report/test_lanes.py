@@ -140,7 +140,7 @@ def test_draw_lanes_when_a_fact_is_outside_the_span_then_it_has_no_mark() -> Non
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (fact(0, "park", "full", units=12), "park 12 units"),
+        (fact(0, "park", "full", units=12), "park 12 pages"),
         (fact(0, "kv", "lent", tokens=1512), "KV lent, 1,512 tokens"),
         (fact(0, "turn_ended", "stop", tokens=40), "turn ended: stop, 40 tokens [t1]"),
         (fact(0, "turn_accepted", tokens=9), "turn accepted, 9 tokens"),

@@ -205,3 +205,24 @@ def _some_facts(rng: random.Random, num_sessions: int) -> list[SessionFact]:
         )
         for number in range(20_000)
     ]
+
+
+def test_render_report_when_the_server_has_all_pools_then_a_picture_and_a_caption_for_each_and_only_these() -> None:
+    kinds = ("full", "swa", "mamba", "rows")
+    heads = ("Who owned the pages", "Who owned the SWA pages", "Who owned the states", "Who owned the rows")
+    for shown in (kinds, ("full", "rows")):
+        pools = [full(1, 2, 3, 4, kind=kind) for kind in shown]
+        page = render_report(history([sample(1, *pools), sample(2, *pools)]), (), SERVER)
+        assert re.findall(r"<h2>(Who owned the [^<]+)</h2>", page) == [
+            head for head, kind in zip(heads, kinds, strict=True) if kind in shown
+        ]
+        assert re.findall(r'data-chart="pool-(\w+)"', page) == list(shown)
+        assert ("States of recurrent layers" in page) == ("mamba" in shown)
+        assert ("layers with sliding windows" in page) == ("swa" in shown)
+
+
+def test_draw_pool_when_of_states_then_the_cache_is_in_its_legend_and_no_tokens_at_its_axis() -> None:
+    for kind, has_cache in (("mamba", True), ("rows", False)):
+        page = render_report(history([sample(1, full(1, 2, kind=kind))]), (), SERVER)
+        assert (re.search(r'class="name">evictable<', page) is not None) == has_cache
+        assert " tok<" not in page

@@ -1,0 +1,1 @@
+"""The layers that families of models are made of."""
