@@ -86,12 +86,14 @@ def pages_to_come(request: Request, page_size: int, new_token_ratio: float, num_
     return max(0, pages_for(request.known_len + to_generate, page_size) - num_pages)
 
 
-def windows_to_come(config: CoreConfig, pages: int, num_held: int, *, is_pinned: bool) -> int:
+def windows_to_come(config: CoreConfig, pages: int, num_held: int, num_locked: int, *, is_pinned: bool) -> int:
     """SWA pages that a request, which has `num_held`, still needs while `pages` more are added at its end.
 
-    It gives up at its begin what it has left behind: so never more than one span, and the window that `is_pinned`.
+    It gives up at its begin what it has left behind: so never more than one span, the window that `is_pinned`, of which
+    `num_locked` are the cache's, and with states that of its checkpoint.
     """
-    most = config.swa_span_pages + (config.swa_pin_pages if is_pinned else 0)
+    pinned = max(0, config.swa_pin_pages - num_locked) if is_pinned else 0
+    most = config.swa_span_pages + pinned + (config.swa_pin_pages if config.state_slots else 0)
     return max(0, min(num_held + pages, most) - num_held)
 
 

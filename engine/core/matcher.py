@@ -8,7 +8,7 @@ state:                                     s       one point, at the very end
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from engine.core.radix_node import Lock, Match, Node, path_up
+from engine.core.radix_node import Lock, Match, Node, Pinned, path_up
 from engine.core.window import window_start
 
 Step = tuple[Node, int, int]
@@ -64,3 +64,33 @@ def steps_down(lock: Lock, num_pages: int) -> Iterator[Match]:
             return
         at += used
         yield Match(node, used, at)
+
+
+def pinned_by(match: Match, matcher: Matcher) -> Pinned:
+    """What would stop being reclaimable if `match` were locked. O(depth)."""
+    node = match.node
+    pages = 0
+    if node.is_reclaimable:  # else nothing above it is
+        above = sum(len(step.pages) for step in path_up(node) if step.is_reclaimable)
+        pages = above - len(node.pages) + match.used_pages
+    if matcher.is_plain:
+        return Pinned(pages)
+    swa_pages, at = 0, match.num_pages
+    first = matcher.window_from(match.num_pages)
+    for step in path_up(node):
+        if at <= first:
+            break
+        length = match.used_pages if step is node else len(step.pages)
+        if step.swa_uses.is_reclaimable:
+            swa_pages += min(length, at - first)
+        at -= length
+    return Pinned(pages, swa_pages, int(matcher.has_states and node.state_uses.is_reclaimable))
+
+
+def pinned_by_lock(lock: Lock, matcher: Matcher) -> Pinned:
+    """What would stop being reclaimable if an idle lock were not idle. O(depth)."""
+    pages = sum(len(node.pages) for node in path_up(lock.node) if node.is_reclaimable)
+    if matcher.is_plain:
+        return Pinned(pages)
+    swa_pages = sum(len(node.swa) for node, _ in lock.window_nodes() if node.swa_uses.is_reclaimable)
+    return Pinned(pages, swa_pages, int(lock.has_state and lock.node.state_uses.is_reclaimable))

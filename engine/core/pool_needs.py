@@ -12,8 +12,8 @@ class TurnNeeds:
     """Limits of a turn, and what follows from them. One place, for one turn at once, is:
 
     pages        of its whole context
-    SWA pages    two windows, that in which it computes and that of its last commit, and what its plans in flight
-                 compute; never more than its context has
+    SWA pages    two windows, that in which it computes and that of its last commit, a third one with states, that of
+                 its checkpoint, and what its plans in flight compute; never more than its context has
     states       STATES_A_TURN
     """
 
@@ -65,7 +65,8 @@ class TurnNeeds:
         """Pages of the SWA pool; 0 without such layers."""
         if self.window is None:
             return 0
-        return min(self.full_pages + 1, self.swa_span_pages + self.swa_pin_pages)
+        num_pins = 2 if self.has_states else 1
+        return min(self.full_pages + 1, self.swa_span_pages + num_pins * self.swa_pin_pages)
 
     @property
     def states(self) -> int:

@@ -74,7 +74,7 @@ class PrefixCache(Protocol):
         ...
 
     def cache_prompt(self, request: Request) -> None:
-        """The whole prompt is answered: its full pages may be shared from now on."""
+        """Another chunk of the prompt is answered: its full pages may be shared from now on."""
         ...
 
     def follow(self, request: Request) -> None:

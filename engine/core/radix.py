@@ -5,12 +5,12 @@ from itertools import groupby
 
 from engine.core.errors import require
 from engine.core.eviction import EvictionHeap, has_free_state, has_free_windows, is_free_leaf
-from engine.core.ids import TOKEN_BYTES
-from engine.core.matcher import Matcher, Step, steps_down
+from engine.core.ids import TOKEN_BYTES, pages_for
+from engine.core.matcher import Matcher, Step, pinned_by, pinned_by_lock, steps_down
 from engine.core.ownership import CACHE, Move, Owner, PoolKind
 from engine.core.path_locks import PathLocks
 from engine.core.pools import Pools
-from engine.core.radix_node import Donated, Gift, Lock, Match, Node, Pinned, path_up, shared_pages
+from engine.core.radix_node import Donated, Gift, Lock, Match, Node, Pinned, path_up, shared_pages, walk_down
 
 FULL, SWA, MAMBA = PoolKind.FULL, PoolKind.SWA, PoolKind.MAMBA
 """Looked up once: asking an enum for a member costs as much as a call."""
@@ -33,6 +33,7 @@ class RadixTree:
         self._pools = pools
         self.matcher = Matcher(page_size, window, pools.has_states)
         self._is_plain = self.matcher.is_plain
+        self._leave_pages = max(1, pages_for(window or 0, page_size) // 4)
         self._full_heap = EvictionHeap(is_free_leaf)
         self._locks = PathLocks(pools.ledger, self._offer)
         self._roots: dict[str, Node] = {}
@@ -56,15 +57,7 @@ class RadixTree:
 
     def nodes(self) -> Iterator[Node]:
         """Every node, parents first, roots left out. For checks. O(1) a node, none looked at before it is asked for."""
-        for root in reversed(self._roots.values()):
-            stack = [reversed(root.children.values())]
-            while stack:
-                node = next(stack[-1], None)
-                if node is None:
-                    stack.pop()
-                    continue
-                yield node
-                stack.append(reversed(node.children.values()))
+        return walk_down(reversed(self._roots.values()))
 
     def roots(self) -> tuple[Node, ...]:
         """One a namespace, without pages. For checks."""
@@ -114,31 +107,11 @@ class RadixTree:
 
     def pinned_by(self, match: Match) -> Pinned:
         """What would stop being reclaimable if `match` were locked. Changes nothing. O(depth)."""
-        node = match.node
-        pages = 0
-        if node.is_reclaimable:  # else nothing above it is
-            above = sum(len(step.pages) for step in path_up(node) if step.is_reclaimable)
-            pages = above - len(node.pages) + match.used_pages
-        if self._is_plain:
-            return Pinned(pages)
-        swa_pages, at = 0, match.num_pages
-        first = self.matcher.window_from(match.num_pages)
-        for step in path_up(node):
-            if at <= first:
-                break
-            length = match.used_pages if step is node else len(step.pages)
-            if step.swa_uses.is_reclaimable:
-                swa_pages += min(length, at - first)
-            at -= length
-        return Pinned(pages, swa_pages, int(self.matcher.has_states and node.state_uses.is_reclaimable))
+        return pinned_by(match, self.matcher)
 
     def pinned_by_lock(self, lock: Lock) -> Pinned:
         """What would stop being reclaimable if an idle lock were not idle. O(depth)."""
-        pages = sum(len(node.pages) for node in path_up(lock.node) if node.is_reclaimable)
-        if self._is_plain:
-            return Pinned(pages)
-        swa_pages = sum(len(node.swa) for node, _ in lock.window_nodes() if node.swa_uses.is_reclaimable)
-        return Pinned(pages, swa_pages, int(lock.has_state and lock.node.state_uses.is_reclaimable))
+        return pinned_by_lock(lock, self.matcher)
 
     def lru_use(self, pool: PoolKind = FULL) -> int | None:
         """Last use of the node that `evict` would take units of next; None when there is none."""
@@ -184,16 +157,23 @@ class RadixTree:
                 if not is_plain:
                     self._offer_extras(node)
         if not is_plain:
-            self.leave_window(lock)
+            self.leave_window(lock, lock.num_pages)
             self.leave_state(lock)
         self._locks.add(lock.node, locks=-1)
         self._full_heap.offer(lock.node, self._num_nodes)
 
-    def leave_window(self, lock: Lock) -> None:
-        """The holder needs the windows of its path no more. Idempotent."""
-        for node, _ in tuple(lock.window_nodes()):
-            self._locks.use(SWA, node, locks=-1, idles=-1 if lock.is_idle else 0)
-        lock.window_from = None
+    def leave_window(self, lock: Lock, first: int) -> None:
+        """The holder needs no windows of its path before page `first` any more. Given up a good part at a time, so that
+        nodes are not cut into pages."""
+        if lock.window_from is None or first <= lock.window_from:
+            return
+        if first < lock.num_pages and first - lock.window_from < self._leave_pages:
+            return
+        for node, start in tuple(lock.window_nodes()):
+            if start < first:
+                left = node if start + len(node.pages) <= first else self._split(node, first - start)
+                self._locks.use(SWA, left, locks=-1, idles=-1 if lock.is_idle else 0)
+        lock.window_from = first if first < lock.num_pages else None
 
     def leave_state(self, lock: Lock) -> None:
         """The holder needs the state of its path no more. Idempotent."""
@@ -235,6 +215,9 @@ class RadixTree:
         if root is None:
             root = self._roots[namespace] = Node(0, b"", [], None, namespace=namespace)
         node = lock.node if lock is not None else root
+        if lock is not None and self._is_plain and not node.children and node.lock_count == 1:
+            self._lengthen(move, owner, lock, key[at * self._page_bytes :], gift.pages)
+            return Donated(lock, [], [], is_state_taken=False)
         duplicates: list[int] = []
         taken: dict[int, None] = {}
         while at < num_pages:
@@ -257,8 +240,16 @@ class RadixTree:
         fresh = self._lock_at(node, num_pages)
         if lock is not None:
             self.unlock(lock, 0)
-        swa_duplicates = [] if not gift.swa else [page for place, page in gift.swa.items() if place not in taken]
+        swa_duplicates = [page for place, page in gift.swa.items() if place not in taken] if gift.swa else []
         return Donated(fresh, duplicates, swa_duplicates, is_state_taken)
+
+    def _lengthen(self, move: Move, owner: Owner, lock: Lock, key: bytes, pages: list[int]) -> None:
+        """Puts pages behind a leaf that the giver alone has locked: so a prompt of many chunks becomes one node."""
+        self._pools.move(move, FULL, pages, owner, CACHE)
+        self._pools.ledger.protect(pages)
+        lock.node.key += key
+        lock.node.pages += pages
+        lock.num_pages += len(pages)
 
     def _grow(self, move: Move, owner: Owner, parent: Node, key: bytes, start: int, gift: Gift) -> Node:
         """Attaches all of `key`, in nodes that have SWA pages throughout or not at all. Returns the last one."""
@@ -372,10 +363,9 @@ class RadixTree:
         if parent.namespace is not None and not parent.children:
             del self._roots[parent.namespace]
         self._pools.free_up(Move.EVICT, FULL, node.pages, CACHE)
-        if not self._is_plain:
-            for pool in (SWA, MAMBA):
-                if node.units(pool):
-                    self._free(node, pool)
+        for pool in () if self._is_plain else (SWA, MAMBA):
+            if node.units(pool):
+                self._free(node, pool)
         self._full_heap.offer(parent, self._num_nodes)
         return parent
 
@@ -393,7 +383,6 @@ class RadixTree:
 
     def _offer_extras(self, node: Node) -> None:
         """Puts a node in line for what it has besides pages, as far as nobody has locked that."""
-        if not self._is_plain:
-            for pool in self._heaps:
-                if pool is not FULL:
-                    self._offer(pool, node)
+        for pool in self._heaps:
+            if pool is not FULL:
+                self._offer(pool, node)

@@ -107,12 +107,10 @@ class RadixCache:
         return True
 
     def shared_len(self, request: Request, length: int) -> int:
-        if self._matcher.is_plain:
+        if not self._matcher.has_states:
             return length
-        # Of a prompt with windows or states only its end can be matched: with all of it shared, or with nothing.
-        end = request.prompt_len // self._page_size * self._page_size
-        if self._matcher.has_states:
-            end = request.prompt_len // self._interval * self._interval
+        # Of its checkpoints the last one is sure: with that much in common, or with nothing.
+        end = request.prompt_len // self._interval * self._interval
         return end if end <= length else 0
 
     def cache_prompt(self, request: Request) -> None:
@@ -121,8 +119,8 @@ class RadixCache:
         duplicates = self._donate(Move.DONATE, owner, request.namespace, bytes(request.ids), kv, limit)
         for pool, units in duplicates:
             self._pools.release_after(request.last_step, units, owner, pool)
-        assert kv.req_pool_idx is not None, f"rid {request.rid}: computed a prompt without a row"
-        write_table(self._table, kv)
+        if any(units for _, units in duplicates):
+            write_table(self._table, kv)  # the tree's pages take their places
 
     def _donate(
         self, move: Move, owner: Owner, namespace: str, ids: bytes, kv: Holding, limit: int
@@ -199,9 +197,8 @@ class RadixCache:
         if lock is None:
             return
         if window is not None and lock.window_from is not None:
-            lens = (length, *pinned_lens(kv))
-            if all(first_kept_page(least, window, self._page_size) >= lock.num_pages for least in lens):
-                self._tree.leave_window(lock)
+            least_len = min((length, *pinned_lens(kv)))
+            self._tree.leave_window(lock, first_kept_page(least_len, window, self._page_size))
         if lock.has_state and kv.states is not None and kv.kv_committed_len > kv.cache_protected_len:
             is_needed = kv.pin_len > 0 and kv.states.base_len is None
             if not is_needed:

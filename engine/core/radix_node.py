@@ -1,6 +1,6 @@
 """What the prefix tree is made of and trades in: nodes, matches, locks on paths, gifts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -163,6 +163,19 @@ class Pinned(NamedTuple):
     pages: int = 0
     swa_pages: int = 0
     states: int = 0
+
+
+def walk_down(roots: Iterable[Node]) -> Iterator[Node]:
+    """Every node below `roots`, parents first. O(1) a node, none looked at before it is asked for."""
+    for root in roots:
+        stack = [reversed(root.children.values())]
+        while stack:
+            node = next(stack[-1], None)
+            if node is None:
+                stack.pop()
+                continue
+            yield node
+            stack.append(reversed(node.children.values()))
 
 
 def path_up(node: Node) -> Iterator[Node]:

@@ -85,7 +85,7 @@ class Request:
     pending_samples: int = 0
     """Ids that plans in flight will yield, in this epoch."""
     is_prompt_cached: bool = False
-    """Whether the prompt was offered to the prefix cache in this attempt."""
+    """Whether all of the prompt was offered to the prefix cache in this attempt."""
     waits_for: "Request | None" = None
     """While it waits: the one whose prompt will spare it a part of its own."""
     usage: Usage | None = None

@@ -84,18 +84,26 @@ class Room:
             write_table(self._table, kv)
 
     def take_state(self, request: Request) -> None:
-        """A step left its state. It becomes the turn's checkpoint where the cache may keep one, and there is room."""
+        """A step left its state. It becomes the turn's checkpoint where the cache may keep one, and there is room.
+
+        For the last one of the prompt, and those behind, others give way; before that only spare slots are taken.
+        """
         states = request.kv.states
         assert states is not None, f"rid {request.rid}: no states"
         length = states.answer()
-        if length % self._config.checkpoint_interval or length <= request.kv.cache_protected_len:
+        interval = self._config.checkpoint_interval
+        if length % interval or length <= request.kv.cache_protected_len:
             return
-        if not states.can_keep_checkpoint() and self._cache.make_room(0, 0, 1):
+        is_last = length >= request.prompt_len // interval * interval
+        if not states.can_keep_checkpoint() and self._has_spare_state(may_make_room=is_last):
             granted = self._pools.grant(request.owner, 0, states=1)
             assert granted is not None, f"rid {request.rid}: room for a state was made but is not there"
             states.spare += granted.states
         if states.can_keep_checkpoint():
             states.keep_checkpoint(length)
+
+    def _has_spare_state(self, *, may_make_room: bool) -> bool:
+        return self._cache.make_room(0, 0, 1) if may_make_room else self._pools.free(PoolKind.MAMBA) > 0
 
     def fits(self, request: Request, probe: Probe) -> bool:
         """Whether there is room for all tokens that this and the running requests have, and for some to come."""
@@ -120,11 +128,12 @@ class Room:
         """SWA pages that this and the running requests will need: of each a window and a step, not its length."""
         config, ratio = self._config, self.ratio.value
         to_come = pages_to_come(request, config.page_size, ratio, probe.num_pages)
-        wanted = windows_to_come(config, to_come, probe.swa_pages, is_pinned=probe.is_pinned_window)
+        num_locked = probe.pinned.swa_pages - probe.swa_pages if probe.is_pinned_window else 0
+        wanted = windows_to_come(config, to_come, probe.swa_pages, num_locked, is_pinned=probe.is_pinned_window)
         for running in self._queues.running:
             kv = running.kv
             to_come = pages_to_come(running, config.page_size, ratio, kv.num_pages(config.page_size))
-            wanted += windows_to_come(config, to_come, len(kv.swa), is_pinned=kv.pin_len > 0)
+            wanted += windows_to_come(config, to_come, len(kv.swa), 0, is_pinned=kv.pin_len > 0)
         return wanted
 
     def _grant(self, request: Request, pages: int) -> None:

@@ -310,8 +310,8 @@ class Scheduler:
         kv.kv_committed_len = row.start_len + row.query_len - num_samples + len(token_ids)
         if kv.states is not None:
             self._room.take_state(request)
-        if not request.is_prompt_cached and kv.kv_committed_len >= request.prompt_len:
-            request.is_prompt_cached = True
+        if not request.is_prompt_cached:
+            request.is_prompt_cached = kv.kv_committed_len >= request.prompt_len
             self._cache.cache_prompt(request)
         if num_samples > 1:
             self._room.shrink(request)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from engine.core.events import SlotState
 from engine.core.ids import TOKEN_BYTES, Rid, StepNo, TurnId
 from engine.core.ownership import CACHE, FREE, Move, PoolKind
+from engine.core.releases import write_table
 from engine.core.request import Phase, Request
 from engine.core.turn_tree import LiveTurn, Place
 from tests.kit.core_parts import CoreParts, make_parts
@@ -48,6 +49,7 @@ def hybrid_parts() -> tuple[CoreParts, Request]:
         kv.kv_committed_len = kv.kv_allocated_len = kv.states.answer()
         if stop_len == 16:
             kv.states.keep_checkpoint(16)
+    write_table(parts.table, kv)
     parts.slots.cache_prompt(request)
     return parts, request
 

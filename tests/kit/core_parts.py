@@ -139,12 +139,14 @@ class CoreRig:
         """All events so far."""
         self.plans: list[StepPlan] = []
         """All plans so far. Their page tables are live rows: not to be read."""
-        self._book = Book(config.pool_pages, config.num_rows)
+        self._book = Book.of(config)
         self._device = ShadowDevice(
             model or ShadowModel(config.vocab_size),
             page_size=config.page_size,
             pool_pages=config.pool_pages,
             num_rows=config.num_rows,
+            swa_pages=config.swa_pages,
+            state_slots=config.state_slots,
             book=self._book,
         )
         self._is_ack_automatic = is_ack_automatic

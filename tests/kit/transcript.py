@@ -6,7 +6,7 @@
                                               sampling=TEMPERATURE,TOP_K,TOP_P,SEED, mode=replace, offset=LENGTH,
                                               drop=yes, on_abort=keep, priority=1, draft=4
     fork s1 s2 [at=t1] [len=LENGTH]           LENGTH: 12 tokens, or 50% of all there is
-    truncate s1 LENGTH
+    truncate s1 LENGTH [at-end]               at-end: to the last end of a turn up to there
     plan | answer | fail | step [times]       step is plan, then answer
     abort t1 [reason] | finish-at t1 2 stop   cut to two ids fewer than generated: `back`
     ambush retracting abort                   the next turn in that phase meets abort, close or finish_at at once

@@ -83,7 +83,7 @@ def draw_shares(rng: Random, family: Family) -> Shares:
             shares.output, shares.draft, shares.step = rng.choice((0.3, 0.6)), rng.choice((0.4, 0.85)), 0.75
             shares.fail = rng.choice((0.0, 0.03, 0.06))
         case Family.BRANCHES:
-            shares.streaming, shares.stateless, shares.rewrite, shares.lineage = 0.05, 0.05, 0.5, 0.15
+            shares.streaming, shares.stateless, shares.rewrite, shares.lineage = 0.05, 0.05, 0.5, 0.2
             shares.prompt, shares.output = 0.08, rng.choice((0.02, 0.05))
             shares.step = 0.65
         case Family.KINDS:

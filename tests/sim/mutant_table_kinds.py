@@ -66,14 +66,32 @@ WINDOWS = (
     mutant(
         "lock gives its windows up too early",
         RADIX_CACHE,
-        "            if all(first_kept_page(least, window, self._page_size) >= lock.num_pages for least in lens):\n",
-        "            if True:\n",
+        "self._tree.leave_window(lock, first_kept_page(least_len, window, self._page_size))",
+        "self._tree.leave_window(lock, 1 + first_kept_page(least_len + self._page_size, window, self._page_size))",
     ),
     mutant(
         "lock forgets what a roll-back goes back to",
         RADIX_CACHE,
-        "lens = (length, *pinned_lens(kv))",
-        "lens = (length,)",
+        "least_len = min((length, *pinned_lens(kv)))",
+        "least_len = length",
+    ),
+    mutant(
+        "lock gives up a whole node for a part of it",
+        RADIX,
+        "left = node if start + len(node.pages) <= first else self._split(node, first - start)",
+        "left = node",
+    ),
+    mutant(
+        "leaf is made longer and its new pages are not locked",
+        RADIX,
+        "        self._pools.ledger.protect(pages)\n",
+        "",
+    ),
+    mutant(
+        "leaf of two holders is made longer",
+        RADIX,
+        "not node.children and node.lock_count == 1:",
+        "not node.children:",
     ),
     mutant(
         "duplicate windows leak",
@@ -195,7 +213,7 @@ STATEFUL = (
         "            states.give_checkpoint()\n",
         "            states.forget_checkpoint()\n",
     ),
-    mutant("checkpoint at any length", ROOMS, "if length % self._config.checkpoint_interval or length", "if length"),
+    mutant("checkpoint at any length", ROOMS, "if length % interval or length", "if length"),
     mutant(
         "prompts end no chunk at a checkpoint",
         SCHEDULER,

@@ -46,8 +46,11 @@ class ForkOp:
 
 @dataclass(frozen=True, slots=True)
 class TruncateOp:
+    """`is_at_end`: to where the last turn ends that ends no later, when there is one."""
+
     session: SessionId
     length: Length
+    is_at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)

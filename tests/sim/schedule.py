@@ -120,7 +120,7 @@ def _add_kinds(rng: Random, config: CoreConfig, shares: tuple[float, ...]) -> Co
     has_windows, has_states = rng.choices(KINDS, shares)[0]
     if has_states:
         slots = 1 + STATES_A_TURN + rng.choice((0, 0, 1, 2, 4, 8, 20))
-        config = replace(config, state_slots=slots, state_interval=rng.choice((1, 2, 4, 8, 16)))
+        config = replace(config, state_slots=slots, state_interval=rng.choice((1, 2, 4, 8, 16, 48)))
     if has_windows:
         roomy = replace(config, window=rng.choice((1, 2, 3, 5, 8, 16, 40)), swa_pages=LARGE)
         least = 1 + roomy.swa_turn_pages

@@ -122,6 +122,8 @@ def parse_ops(text: str) -> list[Op]:
             return [_parse_fork(session, new, parse_options(more))]
         case ["truncate", session, length]:
             return [TruncateOp(SessionId(session), _parse_length(length))]
+        case ["truncate", session, length, "at-end"]:
+            return [TruncateOp(SessionId(session), _parse_length(length), is_at_end=True)]
         case ["turn", session, turn, *more]:
             return [_parse_turn(session, turn, parse_options(more))]
         case ["plan"]:
@@ -231,8 +233,8 @@ def _render_on_session(operation: OpenOp | CloseOp | ForkOp | TruncateOp | Expir
             words = ["fork", session, new_session]
             words += [f"at={at_turn}"] if at_turn is not None else []
             return " ".join(words + ([f"len={_render_length(at_len)}"] if at_len is not None else []))
-        case TruncateOp(session, length):
-            return f"truncate {session} {_render_length(length)}"
+        case TruncateOp(session, length, is_at_end):
+            return f"truncate {session} {_render_length(length)}{' at-end' * is_at_end}"
         case ExpireOp(after_s):
             return f"expire {after_s}"
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from engine.core.commands import Submit, TurnMode
 from engine.core.ids import Rid, TurnId
+from tests.sim.ops import TruncateOp
 from tests.sim.records import NodeRecord, SessionRecord, TurnRecord
 
 
@@ -22,6 +23,15 @@ class Compiled:
     """Live turns that end."""
     forgotten: frozenset[TurnId] = frozenset()
     """Finished turns that go."""
+
+
+def cut_len(operation: TruncateOp, session: SessionRecord | None) -> int:
+    """Tokens that are to stay, of a session that may not be there."""
+    length = operation.length.of(session.history_len if session is not None else 0)
+    if session is None or not operation.is_at_end:
+        return length
+    ends = (len(node.path) for node in session.nodes.values())
+    return max((end for end in ends if end <= length), default=length)
 
 
 def compile_turn(command: Submit, session: SessionRecord | None, turns: Mapping[Rid, TurnRecord]) -> Compiled:

@@ -47,7 +47,7 @@ from tests.sim.ops import (
 )
 from tests.sim.records import expect
 from tests.sim.refusals import expect_fork, expect_open, expect_submit, expect_truncate, forked_len
-from tests.sim.turns import Compiled, compile_turn, resolve
+from tests.sim.turns import Compiled, compile_turn, cut_len, resolve
 from tests.sim.watch import WatchedCore
 
 OP_S = 0.01
@@ -198,8 +198,7 @@ class World:
 
     def _truncate(self, operation: TruncateOp) -> None:
         session = self._oracles.sessions.get(operation.session)
-        total = session.history_len if session is not None else 0
-        command = Truncate(operation.session, operation.length.of(total))
+        command = Truncate(operation.session, cut_len(operation, session))
         expected = expect_truncate(command, self._oracles.sessions)
         if session is not None and expected == ((), ()):
             owner = Owner(OwnerKind.SESSION, session.uid)

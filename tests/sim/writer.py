@@ -145,7 +145,12 @@ class Writer:
         source = self._rng.choice(tuple(self._is_streaming))
         if self._rng.random() < 0.45:
             self._follow_up(source)
-            return TruncateOp(source, self._length())
+            if self._family is not Family.BRANCHES:
+                return TruncateOp(source, self._length())
+            # Between turns: its session has several, and the cut is often right where some of them begin.
+            self._due.append(TruncateOp(source, self._length(), is_at_end=self._rng.random() < 0.6))
+            self._due += [AckOp(4, fails=False), AnswerOp(fails=False), PlanOp()] * 6
+            return AnswerOp(fails=False)
         self._num_forks += 1
         new = SessionId(f"f{self._num_forks}")
         if self._rng.random() < 0.35:

@@ -18,9 +18,14 @@ class BookedBackend(ExecutorBackend):
         super().__init__(executor)
         self.book = Book.of(config)
         self.most: dict[Owner, int] = {}
+        self.most_in_use = 0
+        """Of all SWA pages at once: those that requests and sessions have, and those that they have locked in the
+        cache. While one turn is alone these are its."""
 
     def observe(self, events: Sequence[CoreEvent]) -> None:
         self.book.replay(events)
+        terms = self.book.terms(PoolKind.SWA)
+        self.most_in_use = max(self.most_in_use, terms.uncached + terms.session_held + terms.protected)
         owners = self.book.owners(PoolKind.SWA)[1:]
         for owner in set(owners):
             self.most[owner] = max(self.most.get(owner, 0), owners.count(owner))

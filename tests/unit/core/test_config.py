@@ -99,7 +99,18 @@ def test_checkpoint_interval_when_asked_then_it_is_in_whole_pages(state_interval
 
 def test_windows_to_come_when_a_turn_grows_then_never_more_than_a_span_is_due() -> None:
     span, pin = WINDOWS.swa_span_pages, WINDOWS.swa_pin_pages
-    told = [windows_to_come(WINDOWS, pages, 2, is_pinned=False) for pages in (0, 1, span - 2, span - 1, 1000)]
+    told = [windows_to_come(WINDOWS, pages, 2, 0, is_pinned=False) for pages in (0, 1, span - 2, span - 1, 1000)]
     assert told == [0, 1, span - 2, span - 2, span - 2]
-    assert windows_to_come(WINDOWS, 1000, 2, is_pinned=True) == span - 2 + pin
-    assert windows_to_come(WINDOWS, 5, span + pin + 1, is_pinned=True) == 0
+    assert windows_to_come(WINDOWS, 1000, 2, 0, is_pinned=True) == span - 2 + pin
+    assert windows_to_come(WINDOWS, 5, span + pin + 1, 0, is_pinned=True) == 0
+
+
+def test_windows_to_come_when_the_pinned_window_is_the_caches_then_it_is_not_due_once_more() -> None:
+    span, pin = WINDOWS.swa_span_pages, WINDOWS.swa_pin_pages
+    told = [windows_to_come(WINDOWS, 1000, 0, locked, is_pinned=True) for locked in (0, 1, pin, pin + 1)]
+    assert told == [span + pin, span + pin - 1, span, span]
+
+
+def test_windows_to_come_when_there_are_states_then_the_window_of_a_checkpoint_may_be_due_as_well() -> None:
+    both = replace(WINDOWS, state_slots=6, swa_pages=1000)
+    assert windows_to_come(both, 1000, 0, 0, is_pinned=False) == both.swa_span_pages + both.swa_pin_pages

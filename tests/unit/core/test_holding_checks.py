@@ -200,7 +200,7 @@ def test_check_when_the_right_to_windows_was_left_too_early_then_it_is_told() ->
     parts, request = hybrid_parts()
     kv = cut_to_the_lock(parts, request)
     assert kv.lock is not None
-    parts.tree.leave_window(kv.lock)
+    parts.tree.leave_window(kv.lock, kv.lock.num_pages)
     assert messages(parts, kv) == ["no SWA pages at [2, 3], which token 16 sees or writes"]
 
 

@@ -95,9 +95,25 @@ def test_donate_when_the_tree_has_a_part_then_those_pages_come_back_as_duplicate
 def test_donate_when_it_goes_on_from_a_lock_then_the_old_lock_is_given_back() -> None:
     parts = make_parts()
     lock, _ = insert(parts, list(range(4)))
+    other, _ = insert(parts, list(range(4)))
     longer, _ = insert(parts, list(range(12)), lock=lock)
     assert not lock.is_live
-    assert [node.lock_count for node in parts.tree.nodes()] == [1, 1]
+    assert [node.lock_count for node in parts.tree.nodes()] == [2, 1]
+    parts.tree.unlock(longer, 1)
+    parts.tree.unlock(other, 2)
+    assert parts.pools.ledger.protected(PoolKind.FULL) == 0
+
+
+def test_donate_when_it_goes_on_from_a_leaf_of_its_own_then_that_is_made_longer() -> None:
+    parts = make_parts()
+    lock, _ = insert(parts, list(range(4)))
+    longer, _ = insert(parts, list(range(12)), lock=lock)
+    assert longer is lock
+    assert lock.is_live
+    assert lock.num_pages == len(lock.pages()) == 3
+    (node,) = parts.tree.nodes()
+    assert (node.lock_count, len(node.pages), len(node.key)) == (1, 3, 12 * 4)
+    assert parts.pools.ledger.protected(PoolKind.FULL) == 3
     parts.tree.unlock(longer, 1)
     assert parts.pools.ledger.protected(PoolKind.FULL) == 0
 

@@ -89,7 +89,7 @@ def test_evict_when_a_useless_leaf_is_locked_then_it_stays_until_it_can_be_evict
     hybrid = HybridTree()
     hybrid.insert(first(2))
     lock = hybrid.lock(first(2))
-    hybrid.tree.leave_window(lock)
+    hybrid.tree.leave_window(lock, lock.num_pages)
     assert hybrid.tree.evict(1, SWA) == 2
     assert hybrid.cached() == (2, 0)
     hybrid.tree.unlock(lock, 2)

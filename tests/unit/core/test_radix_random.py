@@ -142,7 +142,7 @@ class Life:
         held = self.rng.choice(self.held)
         match self.rng.randrange(4):
             case 0:
-                self.tree.leave_window(held.lock)
+                self.tree.leave_window(held.lock, held.lock.num_pages)
                 held.has_window = False
             case 1:
                 self.tree.leave_state(held.lock)

@@ -91,9 +91,9 @@ def test_leave_window_when_asked_then_windows_are_free_and_the_path_stays_locked
     hybrid = HybridTree(has_states=True)
     hybrid.insert(first(5))
     lock = hybrid.lock(first(5))
-    hybrid.tree.leave_window(lock)
+    hybrid.tree.leave_window(lock, lock.num_pages)
     assert (lock.window_from, hybrid.protected()) == (None, (5, 0, 1))
-    hybrid.tree.leave_window(lock)
+    hybrid.tree.leave_window(lock, lock.num_pages)
     assert hybrid.protected() == (5, 0, 1)
     hybrid.tree.leave_state(lock)
     hybrid.tree.leave_state(lock)
@@ -108,7 +108,7 @@ def test_leave_window_when_it_is_left_then_it_can_be_evicted_though_the_path_is_
     lock = hybrid.lock(first(5))
     assert hybrid.tree.evict(9, SWA) == 3
     assert hybrid.tree.evict(9, SWA) == 0
-    hybrid.tree.leave_window(lock)
+    hybrid.tree.leave_window(lock, lock.num_pages)
     assert hybrid.tree.evict(9, SWA) == 2
     assert hybrid.shape() == [(3, 0, False), (2, 0, False)]
     assert hybrid.cached() == (5, 0)
@@ -136,7 +136,7 @@ def test_leave_window_when_the_holder_is_idle_then_no_idle_window_is_left_behind
     hybrid.insert(first(5))
     lock = hybrid.lock(first(5))
     hybrid.tree.set_idle(lock, True)
-    hybrid.tree.leave_window(lock)
+    hybrid.tree.leave_window(lock, lock.num_pages)
     assert hybrid.idle() == (5, 0, 1)
     hybrid.tree.leave_state(lock)
     assert hybrid.idle() == (5, 0, 0)
@@ -195,7 +195,7 @@ def test_donate_when_the_tree_lost_the_windows_then_it_takes_them_up_again() -> 
     hybrid = HybridTree()
     hybrid.insert(first(5))
     lock = hybrid.lock(first(5))
-    hybrid.tree.leave_window(lock)
+    hybrid.tree.leave_window(lock, lock.num_pages)
     while hybrid.tree.evict(9, SWA):
         pass
     assert (hybrid.cached(), hybrid.hit(first(5))) == ((5, 0), 0)
@@ -209,7 +209,7 @@ def test_donate_when_it_has_only_the_last_windows_of_a_tombstone_then_that_is_sp
     hybrid = HybridTree()
     hybrid.insert(first(5))
     lock = hybrid.lock(first(5))
-    hybrid.tree.leave_window(lock)
+    hybrid.tree.leave_window(lock, lock.num_pages)
     while hybrid.tree.evict(9, SWA):
         pass
     hybrid.donate(first(5), windows_from=2)
@@ -297,7 +297,7 @@ def test_pinned_by_when_a_holder_left_window_and_state_then_these_are_pinned_tho
     hybrid = HybridTree(has_states=True)
     hybrid.insert(first(5))
     lock = hybrid.lock(first(5))
-    hybrid.tree.leave_window(lock)
+    hybrid.tree.leave_window(lock, lock.num_pages)
     hybrid.tree.leave_state(lock)
     assert hybrid.tree.pinned_by(hybrid.match(first(5))) == Pinned(0, 2, 1)
 
@@ -315,7 +315,7 @@ def test_pinned_by_lock_when_it_left_its_window_and_state_then_only_pages_are() 
     hybrid = HybridTree(has_states=True)
     hybrid.insert(first(5))
     lock = hybrid.lock(first(5))
-    hybrid.tree.leave_window(lock)
+    hybrid.tree.leave_window(lock, lock.num_pages)
     hybrid.tree.leave_state(lock)
     hybrid.tree.set_idle(lock, True)
     assert hybrid.tree.pinned_by_lock(lock) == Pinned(5, 0, 0)

@@ -30,8 +30,8 @@ POLICY = PoolPolicy(
 BOTH = ModelMemory(4096, 1024, window=32, swa_bytes_per_token=2048, state_bytes=1000)
 WINDOWS = replace(BOTH, state_bytes=0)
 STATES = replace(BOTH, window=None, swa_bytes_per_token=0)
-PLACE = Units(32, 10, 5)
-"""Of `BOTH` for one turn. SWA pages: 50 tokens of a window, a chunk and 2 that may be cut; 3 at the edges; 3 pinned."""
+PLACE = Units(32, 13, 5)
+"""Of `BOTH` for one turn. SWA pages: 50 tokens of a window, a chunk and 2 that may be cut; 3 at edges; 2 · 3 pinned."""
 
 
 def bytes_of(units: Units, model: ModelMemory = BOTH) -> int:
@@ -62,9 +62,9 @@ def test_size_when_all_that_is_wished_fits_then_a_place_for_each_turn_and_a_line
     assert first.startswith("KV pool: 2,048 tokens (4 x context of 512), 2.0 MiB of ")
     assert first.endswith(", 1,024 bytes a token")
     assert rest == [
-        "SWA pool: 640 tokens, windows of 32, 1.3 MiB, 2,048 bytes a token",
+        "SWA pool: 832 tokens, windows of 32, 1.7 MiB, 2,048 bytes a token",
         "state pool: 20 states, 20.5 KiB, 1,000 bytes each",
-        "all pools: 3.3 MiB",
+        "all pools: 3.7 MiB",
     ]
 
 
@@ -79,7 +79,7 @@ def test_size_when_the_model_has_one_of_the_kinds_then_no_pool_of_the_other(mode
 
 def test_size_when_a_byte_less_than_wished_is_free_then_all_pools_shrink_in_proportion() -> None:
     pools = size(bytes_of(times(4)) - 1)
-    assert units_of(pools) == Units(127, 127 * 10 // 32, 127 * 5 // 32)
+    assert units_of(pools) == Units(127, 127 * 13 // 32, 127 * 5 // 32)
     assert "(--memory-fraction 0.5 of what is free)" in pools.summary
 
 
@@ -89,8 +89,8 @@ def test_size_when_just_one_place_fits_then_taken_and_a_byte_less_then_refused_w
     with pytest.raises(NoRoomError) as caught:
         size(room_bytes - 1)
     told = str(caught.value)
-    assert "a context of 512 tokens needs 885.9 KiB (pages 528.0 KiB, SWA pages 352.0 KiB, states 5.9 KiB)" in told
-    assert "gives the pools 885.9 KiB" in told
+    assert "a context of 512 tokens needs 981.9 KiB (pages 528.0 KiB, SWA pages 448.0 KiB, states 5.9 KiB)" in told
+    assert "gives the pools 981.9 KiB" in told
     assert "the largest that fits is --context-len 496; or give the pools more with --memory-fraction 0.51" in told
     assert units_of(size(room_bytes - 1, replace(POLICY, context_len=496))).pages == 31
 
@@ -101,11 +101,11 @@ def test_size_when_shrunk_then_it_fits_and_a_page_more_would_not(room_bytes: int
     units = units_of(pools)
     assert bytes_of(units) == pools.num_bytes <= room_bytes
     pages = units.pages + 1
-    assert bytes_of(Units(pages, pages * 10 // 32, pages * 5 // 32)) > room_bytes
+    assert bytes_of(Units(pages, pages * 13 // 32, pages * 5 // 32)) > room_bytes
     assert all(have >= need for have, need in zip(units, PLACE, strict=True))
 
 
-@pytest.mark.parametrize(("pool_tokens", "units"), [(4096, times(8)), (16, Units(1, 10, 5)), (528, Units(33, 10, 5))])
+@pytest.mark.parametrize(("pool_tokens", "units"), [(4096, times(8)), (16, Units(1, 13, 5)), (528, Units(33, 13, 5))])
 def test_pool_tokens_when_given_then_the_others_follow_but_never_below_a_place(pool_tokens: int, units: Units) -> None:
     policy = replace(POLICY, pool_tokens=pool_tokens)
     assert units_of(size(bytes_of(units), policy)) == units
@@ -117,16 +117,16 @@ def test_pool_tokens_when_given_then_the_others_follow_but_never_below_a_place(p
 
 def test_flags_when_given_then_that_pool_alone_has_this_size() -> None:
     assert units_of(size(2**24, replace(POLICY, swa_tokens=320))) == Units(128, 20, 20)
-    assert units_of(size(2**24, replace(POLICY, state_slots=7))) == Units(128, 40, 7)
+    assert units_of(size(2**24, replace(POLICY, state_slots=7))) == Units(128, 52, 7)
     assert units_of(size(2**24, replace(POLICY, swa_tokens=6400))) == Units(128, 400, 20), "more than in proportion"
-    given = replace(POLICY, pool_tokens=64, swa_tokens=160, state_slots=5)
-    assert units_of(size(bytes_of(Units(4, 10, 5)), given)) == Units(4, 10, 5)
+    given = replace(POLICY, pool_tokens=64, swa_tokens=208, state_slots=5)
+    assert units_of(size(bytes_of(Units(4, 13, 5)), given)) == Units(4, 13, 5)
 
 
 def test_flags_when_less_than_a_turn_needs_then_refused_with_the_number() -> None:
-    assert size(2**24, replace(POLICY, swa_tokens=160)).swa_pages == 11
-    with pytest.raises(PoolSettingError, match=r"^--swa-tokens: must be at least 160, not 144: "):
-        size(2**24, replace(POLICY, swa_tokens=144))
+    assert size(2**24, replace(POLICY, swa_tokens=208)).swa_pages == 14
+    with pytest.raises(PoolSettingError, match=r"^--swa-tokens: must be at least 208, not 192: "):
+        size(2**24, replace(POLICY, swa_tokens=192))
     assert size(2**24, replace(POLICY, state_slots=5)).state_slots == 6
     with pytest.raises(PoolSettingError, match=r"^--state-slots: must be at least 5, not 4: "):
         size(2**24, replace(POLICY, state_slots=4))
