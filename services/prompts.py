@@ -36,7 +36,8 @@ async def _build_text(backend: Backend, draft: TurnDraft, text: str) -> Prompt:
 
 async def _build_chat(backend: Backend, draft: TurnDraft, messages: tuple[ChatMessage, ...]) -> Prompt:
     if backend.template is None:
-        raise invalid_field("chat", "this model has no chat template", reason=EdgeReason.CHAT_UNSUPPORTED)
+        message = "this model has no chat template: send it text to go on with, or token ids"
+        raise invalid_field("chat", message, reason=EdgeReason.CHAT_UNSUPPORTED)
     template, context_len = backend.template, backend.engine.context_len
     base = await _find_base(backend, draft)
     num_chars = sum(len(message.content) + _MESSAGE_CHARS for message in messages)

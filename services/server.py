@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from engine.core.core import Core
 from engine.core.errors import Refusal
+from engine.executor.pool_size import PoolSettingError
 from engine.runtime.clock import WallClock
 from engine.runtime.dumps import Dumps
 from engine.runtime.engine import LocalEngine
@@ -95,6 +96,8 @@ class Server:
         self._api = aio.server(interceptors=(ErrorInterceptor(),), options=server_options())
         self._engine: LocalEngine | None = None
         self.start_failure: str | None = None
+        self.is_setting_wrong = False
+        """Whether it could not start because of a flag's value."""
         """Why the engine did not start, when it was not told to stop meanwhile."""
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -182,6 +185,7 @@ class Server:
         trace = None if isinstance(error, _START_ERRORS) else error
         _log.critical("event=start_failed reason=%s: %s", type(error).__name__, error, exc_info=trace)
         self.start_failure = str(error) or type(error).__name__
+        self.is_setting_wrong = isinstance(error, PoolSettingError)
         return None
 
     async def _start_engine(self) -> LocalEngine:

@@ -39,7 +39,10 @@ def check_input(config: CoreConfig, command: Submit) -> None:
         limit = config.drafts_max
         message = f"draft_tokens must be from 0 to {limit}, not {command.draft_tokens}"
         if config.state_slots:
-            message += ": the recurrent states of this model can't be taken back to before a wrong guess"
+            message = (
+                f"draft_tokens must be 0, not {command.draft_tokens}: this model's recurrent states can't be taken "
+                "back to before a wrong guess"
+            )
         reason = RefusalReason.DRAFT_TOKENS_INVALID
         raise Refusal(reason, message, field="draft_tokens", value=command.draft_tokens, limit=limit)
 

@@ -69,8 +69,8 @@ class CoreConfig:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if name in ("swa_pages", "state_slots"):
-                continue  # of the model's kinds of layers: see below
+            if name in ("swa_pages", "state_slots", "new_token_ratio"):
+                continue  # 0 has a meaning: see below
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if not 0 < self.idle_timeout_s < float("inf"):

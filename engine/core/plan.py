@@ -125,21 +125,24 @@ def assert_well_formed(plan: StepPlan) -> None:
             has_pages = min(row.page_table[first_page : last_page + 1]) > 0
         assert has_pages, f"step {plan.step} rid {row.rid}: padding page"
         if plan.window is not None:
-            _assert_window(plan, row, plan.window, last_page)
+            _assert_window(plan, row, plan.window, first_page, last_page)
     if plan.has_states:
         _assert_states(plan)
     taken = [row.req_pool_idx for row in plan.rows]
     assert len(set(taken)) == len(taken), f"step {plan.step}: a row of {sorted(taken)} is planned twice"
 
 
-def _assert_window(plan: StepPlan, row: PlanRow, window: int, last_page: int) -> None:
-    """Every page that the row's first token sees, and all behind it, is there."""
+def _assert_window(plan: StepPlan, row: PlanRow, window: int, first_page: int, last_page: int) -> None:
+    """The page that the window of the row's first token begins in, and those that are written. Executors look at what
+    lies between.
+    """
     table = row.swa_table
     assert table is not None, f"step {plan.step} rid {row.rid}: no SWA pages"
     assert last_page < len(table), f"step {plan.step} rid {row.rid}: page {last_page} past the row of SWA pages"
-    first_page = window_start(row.start_len, window) // plan.page_size
-    has_pages = min(table[first_page : last_page + 1]) > 0
-    assert has_pages, f"step {plan.step} rid {row.rid}: padding in SWA pages {first_page} to {last_page}"
+    window_page = window_start(row.start_len, window) // plan.page_size
+    first_page = max(first_page, window_page)
+    has_pages = table[window_page] > 0 and min(table[first_page : last_page + 1]) > 0
+    assert has_pages, f"step {plan.step} rid {row.rid}: padding in SWA pages {window_page} to {last_page}"
 
 
 def _assert_states(plan: StepPlan) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from engine.core.ids import pages_for
 from engine.core.states import STATES_A_TURN
-from engine.core.window import window_pages
+from engine.core.window import leave_pages, window_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,10 @@ class TurnNeeds:
 
     @property
     def swa_pin_pages(self) -> int:
-        """Most SWA pages of the window of a session's last commit, or of a prefix of the cache."""
+        """Most SWA pages of the window of a session's last commit, or of a prefix of the cache, and what of the cache's
+        is not worth giving up yet."""
         assert self.window is not None, "no window, nothing to pin"
-        return window_pages(self.window, self.page_size)
+        return window_pages(self.window, self.page_size) + leave_pages(self.window, self.page_size) - 1
 
     @property
     def swa_pages(self) -> int:

@@ -5,12 +5,13 @@ from itertools import groupby
 
 from engine.core.errors import require
 from engine.core.eviction import EvictionHeap, has_free_state, has_free_windows, is_free_leaf
-from engine.core.ids import TOKEN_BYTES, pages_for
+from engine.core.ids import TOKEN_BYTES
 from engine.core.matcher import Matcher, Step, pinned_by, pinned_by_lock, steps_down
 from engine.core.ownership import CACHE, Move, Owner, PoolKind
 from engine.core.path_locks import PathLocks
 from engine.core.pools import Pools
 from engine.core.radix_node import Donated, Gift, Lock, Match, Node, Pinned, path_up, shared_pages, walk_down
+from engine.core.window import leave_pages
 
 FULL, SWA, MAMBA = PoolKind.FULL, PoolKind.SWA, PoolKind.MAMBA
 """Looked up once: asking an enum for a member costs as much as a call."""
@@ -33,7 +34,7 @@ class RadixTree:
         self._pools = pools
         self.matcher = Matcher(page_size, window, pools.has_states)
         self._is_plain = self.matcher.is_plain
-        self._leave_pages = max(1, pages_for(window or 0, page_size) // 4)
+        self._leave_pages = leave_pages(window or 1, page_size)
         self._full_heap = EvictionHeap(is_free_leaf)
         self._locks = PathLocks(pools.ledger, self._offer)
         self._roots: dict[str, Node] = {}
@@ -161,6 +162,7 @@ class RadixTree:
             self.leave_state(lock)
         self._locks.add(lock.node, locks=-1)
         self._full_heap.offer(lock.node, self._num_nodes)
+        self._drop_useless(lock.node)  # its windows or its state may have gone meanwhile
 
     def leave_window(self, lock: Lock, first: int) -> None:
         """The holder needs no windows of its path before page `first` any more. Given up a good part at a time, so that
@@ -260,12 +262,13 @@ class RadixTree:
         if self.matcher.window is not None:
             windows = [page for place, page in gift.swa.items() if place >= start]
             self._pools.move(move, SWA, windows, owner, CACHE)
-        node = parent
+        node, use = parent, self.next_use()  # what of it nobody locks is not older than all the rest
         for _, run in groupby(range(len(pages)), key=lambda at: start + at in gift.swa):
             places = list(run)
             first, stop = places[0], places[-1] + 1
             node = self._attach(node, key[first * self._page_bytes : stop * self._page_bytes], pages[first:stop])
             node.swa = [gift.swa[start + place] for place in places if start + place in gift.swa]
+            node.last_use = use
             self._offer_extras(node)
         return node
 
@@ -283,7 +286,8 @@ class RadixTree:
             self._split(node, first - start)
         node.swa = [swa[place] for place in range(first, stop)]
         self._pools.move(move, SWA, node.swa, owner, CACHE)
-        self._offer(SWA, node)
+        node.last_use = max(node.last_use, self.next_use())
+        self._offer_extras(node)
         return tuple(range(first, stop))
 
     def _take_state(self, move: Move, owner: Owner, node: Node, state: int) -> bool:
@@ -291,7 +295,8 @@ class RadixTree:
             return False
         self._pools.move(move, MAMBA, [state], owner, CACHE)
         node.state = state
-        self._offer(MAMBA, node)
+        node.last_use = max(node.last_use, self._uses)
+        self._offer_extras(node)
         return True
 
     def _attach(self, parent: Node, key: bytes, pages: list[int]) -> Node:
@@ -316,7 +321,11 @@ class RadixTree:
         node.key, node.pages, node.parent = node.key[cut:], node.pages[used:], upper
         upper.children[node.key[: self._page_bytes]] = node
         if not self._is_plain:
-            self._offer_extras(upper)
+            # Of equal uses the lower number goes first, and that is to be what lies in front.
+            upper.number, node.number = node.number, upper.number
+            for part in (upper, node):
+                self._offer_extras(part)
+            self._full_heap.offer(node, self._num_nodes)
         return upper
 
     # Shrinking

@@ -24,7 +24,7 @@ from engine.core.request import Request
 from engine.core.rows import PageTable
 from engine.core.sessions import Session
 from engine.core.states import States
-from engine.core.window import first_kept_page
+from engine.core.window import first_kept_page, leave_pages
 
 FULL, SWA, MAMBA = PoolKind.FULL, PoolKind.SWA, PoolKind.MAMBA
 """Looked up once: asking an enum for a member costs as much as a call."""
@@ -42,6 +42,8 @@ class RadixCache:
         self._page_size = matcher.page_size
         self._cut_back_max = cut_back_max
         self._interval = interval
+        window = matcher.window
+        self._least_gift = 0 if window is None else leave_pages(window, self._page_size) * self._page_size
         self._pools = pools
         self._table = table
         self._tree = tree
@@ -116,6 +118,8 @@ class RadixCache:
     def cache_prompt(self, request: Request) -> None:
         kv, owner = request.kv, request.owner
         limit = min(kv.kv_committed_len, request.prompt_len)
+        if not request.is_prompt_cached and limit - kv.cache_protected_len < self._least_gift:
+            return  # a node for each of many small chunks would make long paths
         duplicates = self._donate(Move.DONATE, owner, request.namespace, bytes(request.ids), kv, limit)
         for pool, units in duplicates:
             self._pools.release_after(request.last_step, units, owner, pool)

@@ -12,7 +12,7 @@ class PageTable:
     """`num_rows` rows of `pages_per_row` int32 page ids, and as many of SWA pages where there is such a pool.
 
     Row 0 is padding, as page 0 is. Who owns a row is the ledger's business; here are only its entries. Entries past a
-    request's length are stale, SWA entries before its window are padding.
+    request's length are stale, as are SWA entries before its window.
     """
 
     def __init__(self, num_rows: int, pages_per_row: int, *, has_swa: bool = False) -> None:

@@ -20,6 +20,12 @@ def window_pages(window: int, page_size: int) -> int:
     return (window + page_size - 2) // page_size + 1
 
 
+def leave_pages(window: int, page_size: int) -> int:
+    """How many pages of a window that is locked in the cache are given up at once: one by one they would cut the
+    cache's nodes into pages."""
+    return max(1, (window + page_size - 1) // page_size // 4)
+
+
 def window_start(position: int, window: int) -> int:
     """The first position that the token at `position` attends to in a layer whose window is `window` tokens."""
     return max(0, position - window + 1)

@@ -67,6 +67,19 @@ class _Tile:
 
 
 @dataclass(frozen=True, slots=True)
+class _RowSlots:
+    """Flat places of a row's keys."""
+
+    first_block: int
+    blocks: Int64Array
+    """[num_blocks, 64] from `first_block` on."""
+
+    def of_block(self, block: int) -> Int64Array:
+        keys: Int64Array = self.blocks[block - self.first_block]
+        return keys
+
+
+@dataclass(frozen=True, slots=True)
 class _TileGroup:
     """Tiles of one length that are computed together. `w` counts work items, `m` the padded rows of a tile."""
 
@@ -97,7 +110,7 @@ class AttentionPlan:
     ) -> None:
         """`kv_indices`: the pages of the kind, cut by the batch's `kv_indptr`. With a `window` a token sees no key
         before `engine.core.window.window_start`, and pages that lie wholly before that may be 0."""
-        slots = [_block_slots(batch, kv_indices, row) for row in range(batch.num_rows)]
+        slots = [_row_slots(batch, kv_indices, row, window) for row in range(batch.num_rows)]
         self._num_kv_heads = num_kv_heads
         self._groups = [
             _build_group(tiles, tile_len, slots, num_heads // num_kv_heads, num_kv_heads, window)
@@ -197,15 +210,23 @@ def _merge_blocks(
     return total
 
 
-def _block_slots(batch: Batch, kv_indices: Int32Array, row: int) -> Int64Array:
-    """Flat places of a row's keys, `[num_blocks, 64]`; place 0, which reads as zeros, behind its end."""
-    page_size = batch.page_size
-    pages = kv_indices[batch.kv_indptr[row] : batch.kv_indptr[row + 1]].astype(np.int64)
-    kv_len = (len(pages) - 1) * page_size + int(batch.last_page_len[row])
-    slots = (pages[:, None] * page_size + np.arange(page_size)).ravel()[:kv_len]
-    padded = np.zeros(-(-kv_len // BLOCK_LEN) * BLOCK_LEN, np.int64)
-    padded[:kv_len] = slots
-    return padded.reshape(-1, BLOCK_LEN)
+def _row_slots(batch: Batch, kv_indices: Int32Array, row: int, window: int | None) -> _RowSlots:
+    """Of the blocks that one of the row's tokens may see a key of; place 0, which reads as zeros, behind its end."""
+    page_size, start, stop = batch.page_size, int(batch.kv_indptr[row]), int(batch.kv_indptr[row + 1])
+    kv_len = (stop - start - 1) * page_size + int(batch.last_page_len[row])
+    first_block = _first_block(int(batch.positions[batch.qo_indptr[row]]), window)
+    first_page, first_key = first_block * BLOCK_LEN // page_size, first_block * BLOCK_LEN
+    pages = kv_indices[start + first_page : stop].astype(np.int64)
+    slots = (pages[:, None] * page_size + np.arange(page_size)).ravel()
+    slots = slots[first_key - first_page * page_size : kv_len - first_page * page_size]
+    padded = np.zeros(-(-len(slots) // BLOCK_LEN) * BLOCK_LEN, np.int64)
+    padded[: len(slots)] = slots
+    return _RowSlots(first_block, padded.reshape(-1, BLOCK_LEN))
+
+
+def _first_block(position: int, window: int | None) -> int:
+    """The first block that the token at `position` may see a key of."""
+    return 0 if window is None else window_start(position, window) // BLOCK_LEN
 
 
 def _grouped_tiles(batch: Batch, window: int | None) -> Iterator[tuple[int, list[_Tile]]]:
@@ -231,14 +252,13 @@ def _row_tiles(batch: Batch, row: int, tile_len: int, window: int | None) -> Ite
     start, stop = int(batch.qo_indptr[row]), int(batch.qo_indptr[row + 1])
     for first in range(start, stop, tile_len):
         position = int(batch.positions[first])
-        first_block = 0 if window is None else window_start(position, window) // BLOCK_LEN
-        yield _Tile(row, first, min(tile_len, stop - first), position, first_block)
+        yield _Tile(row, first, min(tile_len, stop - first), position, _first_block(position, window))
 
 
 def _build_group(
     tiles: list[_Tile],
     tile_len: int,
-    slots: list[Int64Array],
+    slots: list[_RowSlots],
     group_size: int,
     num_kv_heads: int,
     window: int | None,
@@ -248,7 +268,9 @@ def _build_group(
     item_tile = np.concatenate([np.arange(count) for count in tiles_at_block])
     item_block = np.repeat(np.arange(most_blocks), tiles_at_block)
     item_block += np.array([tile.first_block for tile in tiles])[item_tile]
-    item_slots = np.stack([slots[tiles[tile].row][block] for tile, block in zip(item_tile, item_block, strict=True)])
+    item_slots = np.stack(
+        [slots[tiles[tile].row].of_block(block) for tile, block in zip(item_tile, item_block, strict=True)]
+    )
 
     offsets = np.arange(tile_len)
     num_tokens = np.array([tile.num_tokens for tile in tiles])

@@ -202,7 +202,10 @@ def _swa_indices(
     for row in plan.rows:
         assert row.swa_table is not None, f"step {plan.step} rid {row.rid}: no SWA pages"
         pages = _row_pages(row.swa_table, row, pool)
-        pages[: window_start(row.start_len, plan.window) // pool.page_size] = 0  # whatever is left there is stale
+        first = window_start(row.start_len, plan.window) // pool.page_size
+        has_pages = int(pages[first:].min()) > 0
+        assert has_pages, f"step {plan.step} rid {row.rid}: padding in SWA pages {first} to {len(pages) - 1}"
+        pages[:first] = 0  # whatever is left there is stale
         tables.append(pages)
     kv_indices = np.concatenate(tables)
     return SwaIndices(kv_indices, _write_idx(kv_indices, page_places, positions, pool))

@@ -68,6 +68,8 @@ def describe_error(error: TenureError, target: str) -> str:
         return f"{_name_option(error.field.removeprefix(_OPTIONS))}: {problem}"
     if error.field in _ARGUMENTS and problem != error.message:
         return f"{_ARGUMENTS[error.field]}: {problem}"
+    if error.reason == "CHAT_UNSUPPORTED":
+        return "this model has no chat template: use `tenure generate` without --chat, which goes on with a text"
     if error.field in _MESSAGE_FIELDS and error.code is grpc.StatusCode.INVALID_ARGUMENT:
         return f"the text {problem}"
     return str(error)

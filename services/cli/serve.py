@@ -105,6 +105,7 @@ async def _serve(config: ServeConfig, output: Output) -> int:
     code = await server.run(stop)
     if server.start_failure is not None:
         progress.say(f"stopped: the server could not start: {server.start_failure}")
+        code = 2 if server.is_setting_wrong else code
     else:
         progress.say("stopped" if code == 0 else "stopped because of a failure; the log says which")
     return code

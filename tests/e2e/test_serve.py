@@ -125,6 +125,13 @@ def test_port_when_in_use_then_exit_code_2_and_the_flag_is_named() -> None:
             assert "Traceback" not in server.output()
 
 
+def test_pool_when_the_model_can_not_have_it_then_exit_code_2_and_the_flag_is_named() -> None:
+    with server_process("--state-slots", "10") as server:
+        assert server.process.wait(60) == 2
+        assert "--state-slots: this model has no recurrent layers" in server.output()
+        assert "Traceback" not in server.output()
+
+
 def test_model_when_not_a_model_then_exit_code_1_and_says_why(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("model") / "broken.gguf"
     path.write_bytes(b"GGUF" + bytes(8))

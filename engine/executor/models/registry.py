@@ -42,5 +42,5 @@ def read_blueprint(hf: HfConfig) -> Blueprint:
     if family is None:
         known = ", ".join(sorted(FAMILIES))
         raise UnsupportedModelError(f"model_type {hf.model_type!r} is not implemented; known are {known}")
-    hf.require(quantization_config=None)
+    hf.require(quantization_config=None, is_causal=True)
     return family(hf)

@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -66,6 +66,13 @@ DEFAULT = CoreConfig(
     waiting_max=64,
 )
 """The pool holds 1024 tokens; `replace` what a report says."""
+WINDOWS = replace(DEFAULT, window=PAGE, swa_pages=65)
+STATES = replace(DEFAULT, state_slots=33, state_interval=PAGE)
+BOTH = replace(WINDOWS, state_slots=33, state_interval=PAGE)
+KINDS = pytest.mark.parametrize(
+    "config", [DEFAULT, WINDOWS, STATES, BOTH], ids=["full", "windows", "states", "windows+states"]
+)
+"""Models with full attention alone, with windows of 16 tokens, with recurrent layers, and with both."""
 DEPTHS = pytest.mark.parametrize("depth", [1, 2], ids=["alone", "overlap"])
 """Plans that may be in flight: overlap off and on."""
 PROBE = (201, 3, 77, 140, 9)
@@ -230,7 +237,11 @@ class FieldRig(RuntimeRig):
 
     async def full_books(self) -> PoolBooks:
         """The books of the pages at this instant, forwards in flight or not."""
-        return next(books for books in (await self.engine.snapshot()).pools if books.pool is PoolKind.FULL)
+        return await self.books(PoolKind.FULL)
+
+    async def books(self, pool: PoolKind) -> PoolBooks:
+        """The books of a pool at this instant."""
+        return next(books for books in (await self.engine.snapshot()).pools if books.pool is pool)
 
     async def wait_phase(self, turn_id: str, phase: str) -> None:
         async def is_there() -> bool:
@@ -305,11 +316,10 @@ class FieldRig(RuntimeRig):
         await self.full_pool()
         closed = await self.engine.snapshot()
         assert not closed.sessions
-        full, rows = closed.pools
-        assert (full.pool, rows.pool) == (PoolKind.FULL, PoolKind.ROWS)
-        assert (full.session_held, full.protected) == (0, 0)
-        assert full.available + full.evictable == full.total
-        assert rows.available == rows.total
+        for books in closed.pools:
+            assert (books.session_held, books.protected) == (0, 0)
+            assert books.available + books.evictable == books.total
+            assert books.pool is not PoolKind.ROWS or books.available == books.total
         mine = asyncio.current_task()
         left = {task.get_name() for task in asyncio.all_tasks() - self.others if task is not mine}
         assert left == {"engine-loop"}
@@ -320,13 +330,15 @@ async def field_rig(
     config: CoreConfig = DEFAULT, *, clock: Clock | None = None, runtime: RuntimeConfig = QUICK
 ) -> AsyncIterator[FieldRig]:
     """An engine that serves over the shadow executor, whose device is held against the second set of books."""
-    book, sink = Book(config.pool_pages, config.num_rows), EventLogSink()
+    book, sink = Book.of(config), EventLogSink()
     executor = ShadowExecutor(capabilities_for(config), faults=Faults())
     executor.device = ShadowDevice(
         executor.device.model,
         page_size=config.page_size,
         pool_pages=config.pool_pages,
         num_rows=config.num_rows,
+        swa_pages=config.swa_pages,
+        state_slots=config.state_slots,
         book=book,
     )
     keeper = BookKeeper(book, executor.device)
@@ -350,4 +362,7 @@ def capabilities_for(config: CoreConfig) -> Capabilities:
         num_rows=config.num_rows,
         context_len=config.context_len,
         vocab_size=config.vocab_size,
+        window=config.window,
+        swa_pages=config.swa_pages,
+        state_slots=config.state_slots,
     )

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -18,9 +17,7 @@ from engine.core.findings import CheckLevel
 from engine.core.ids import Rid, TurnId, pack_ids, unpack_ids
 from engine.core.ownership import Move, PoolKind
 from engine.core.plan import StepPlan
-from engine.executor.model_config import UnsupportedModelError
 from tests.integration.field_reports.rig import DEFAULT, DEPTHS, PAGE, FieldRig, Outcome, field_rig, pages_of, prompt
-from tests.integration.field_reports.wire import read_model
 from tests.kit.busy_core import answer
 from tests.kit.runtime_rig import oracle
 
@@ -64,7 +61,7 @@ async def soak(rig: FieldRig, rng: Random, number: int, longest: int) -> Outcome
 async def test_requests_when_many_share_prefixes_and_some_are_aborted_then_every_lock_and_page_comes_back(
     num_requests: int, longest: int
 ) -> None:
-    """EVL-04 (sgl-project/sglang#24153) and EVL-10 (sgl-project/sglang#25805), on the one pool there is."""
+    """EVL-04 (sgl-project/sglang#24153) and EVL-10 (sgl-project/sglang#25805), on full attention."""
     rng, at_once = Random(num_requests), asyncio.Semaphore(8)
 
     async def one(rig: FieldRig, number: int) -> Outcome:
@@ -97,7 +94,7 @@ async def test_prompt_when_around_a_page_edge_then_one_length_is_inserted_matche
 
 
 async def test_prompt_when_refused_by_scheduling_again_and_again_then_what_it_matched_is_locked_by_nobody() -> None:
-    """EVL-08 (sgl-project/sglang#16067), on the pages that there are: a match takes nothing until it is admitted."""
+    """EVL-08 (sgl-project/sglang#16067), on pages: a match takes nothing until it is admitted."""
     async with field_rig(replace(DEFAULT, pool_pages=pages_of(384), new_token_ratio=1.0)) as rig:
         await rig.alone("shared", prompt(1, 64), 1)
         rig.pause()
@@ -114,12 +111,6 @@ async def test_prompt_when_refused_by_scheduling_again_and_again_then_what_it_ma
         result = await rig.collect(matched)
         assert result.ids == oracle(prompt(1, 64) + prompt(3, 40), 4)
         await rig.require_sound([LENGTH] * 3)
-
-
-def test_model_when_recurrent_then_there_is_no_pool_of_states_to_leak_from(tmp_path: Path) -> None:
-    """EVL-08 (sgl-project/sglang#16067): refused at the start."""
-    with pytest.raises(UnsupportedModelError, match="model_type 'mamba' is not implemented"):
-        read_model(tmp_path, model_type="mamba")
 
 
 def run_turn(core: Core, rid: int, ids: list[int]) -> list[StepPlan]:

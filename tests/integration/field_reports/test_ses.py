@@ -197,7 +197,7 @@ async def test_close_when_the_turn_decodes_then_its_pages_go_only_after_the_step
 async def test_turns_when_they_end_off_a_page_edge_then_the_slot_owns_the_tail_and_the_tree_whole_pages(
     depth: int,
 ) -> None:
-    """SES-10 (sgl-project/sglang#20070): 37 tokens, then 5 more, then 11 more; page 16. There is no other pool."""
+    """SES-10 (sgl-project/sglang#20070): 37 tokens, then 5 more, then 11 more; page 16."""
     async with field_rig(replace(DEFAULT, in_flight_max=depth)) as rig:
         await rig.open("s")
         for turn, (num_new, max_tokens) in enumerate(((33, 4), (1, 4), (7, 4))):
@@ -228,13 +228,16 @@ async def test_turn_when_scheduling_refuses_it_then_slot_and_locks_stay_until_it
         await rig.open("s")
         await talk(rig, "s", prompt(1, 50), 4)
         before, told, history = await rig.full_pool(), len(rig.sink.events), await rig.history("s")
+        slot = await rig.state_of("s")
         rig.pause()
         plain = await rig.submit("plain", prompt(2, 500), max_tokens=16)
         await rig.wait_phase("plain", "running")
         turn = await rig.submit("t2", prompt(3, 40), session="s", max_tokens=4)
         await rig.let_steps(4)
-        assert (await rig.state_of("s")).slot is SlotState.HELD
-        assert (await rig.full_books()).protected == before.protected
+        waiting = await rig.state_of("s")
+        assert (waiting.slot, waiting.pages) == (SlotState.HELD, slot.pages)
+        computed = 4 * config.chunk_tokens // PAGE
+        assert (await rig.full_books()).protected == before.protected + computed, "its own and the plain prompt's"
         rig.go_on()
         assert (await rig.collect(turn)).ids == oracle(history + prompt(3, 40), 4)
         assert (await rig.collect(plain)).ids == oracle(prompt(2, 500), 16)

@@ -30,7 +30,7 @@ def test_needs_when_there_are_states_then_five_and_no_drafts() -> None:
         (replace(WINDOWS, in_flight_max=2), 19, 4),  # a chunk and drafts more: 62 tokens are 16 pages
         (replace(WINDOWS, has_states=True), 10, 4),  # no drafts: 10 + 2 + 16 tokens are 7 pages
         (replace(WINDOWS, window=1), 11, 1),  # 31 tokens are 8 pages
-        (replace(WINDOWS, page_size=1), 43, 10),
+        (replace(WINDOWS, page_size=1), 43, 11),  # and one of the two pages that are given up at once
     ],
 )
 def test_needs_when_there_are_windows_then_two_of_them_and_what_is_computed(

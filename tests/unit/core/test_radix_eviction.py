@@ -85,7 +85,7 @@ def test_evict_when_the_state_of_an_inner_node_goes_then_its_pages_stay_for_thos
     assert [hybrid.hit(first(num_pages)) for num_pages in (2, 5)] == [0, 20]
 
 
-def test_evict_when_a_useless_leaf_is_locked_then_it_stays_until_it_can_be_evicted_as_pages() -> None:
+def test_evict_when_a_leaf_becomes_useless_while_it_is_locked_then_it_goes_with_its_lock() -> None:
     hybrid = HybridTree()
     hybrid.insert(first(2))
     lock = hybrid.lock(first(2))
@@ -93,8 +93,8 @@ def test_evict_when_a_useless_leaf_is_locked_then_it_stays_until_it_can_be_evict
     assert hybrid.tree.evict(1, SWA) == 2
     assert hybrid.cached() == (2, 0)
     hybrid.tree.unlock(lock, 2)
-    assert hybrid.tree.evict(1) == 2
     assert hybrid.cached() == (0, 0)
+    assert hybrid.tree.evict(1) == 0
 
 
 def test_evict_when_an_unlocked_node_was_used_again_then_its_windows_move_back_in_line() -> None:
@@ -104,3 +104,23 @@ def test_evict_when_an_unlocked_node_was_used_again_then_its_windows_move_back_i
     hybrid.tree.unlock(hybrid.lock(first(6)), 3)
     assert hybrid.tree.evict(1, SWA) == 2
     assert (hybrid.hit(other(2)), hybrid.hit(first(6))) == (0, 24)
+
+
+def test_evict_when_a_turn_runs_then_what_it_stored_is_not_older_than_what_others_left() -> None:
+    hybrid = HybridTree(None, has_states=True)
+    for _ in range(3):
+        hybrid.insert(other(2), last_use=hybrid.tree.next_use())
+    lock = hybrid.donate(first(2)).lock
+    assert lock is not None
+    hybrid.tree.leave_state(lock)
+    assert hybrid.tree.evict(1, MAMBA) == 1
+    assert (hybrid.hit(other(2)), hybrid.hit(first(2))) == (0, 8)
+
+
+def test_evict_when_windows_of_one_use_lie_behind_each_other_then_those_in_front_go_first() -> None:
+    """What is cut off for a lock is what no prefix can end in."""
+    hybrid = HybridTree()
+    hybrid.insert(first(6), last_use=1)
+    assert hybrid.shape() == [(4, 4, False), (2, 2, False)]
+    assert hybrid.tree.evict(1, SWA) == 4
+    assert hybrid.hit(first(6)) == 24

@@ -133,7 +133,19 @@ class Life:
             held = self.held.pop(self.rng.randrange(len(self.held)))
             self.hybrid.parts.queues.leave(held.request)
             del self.hybrid.parts.queues.live[held.request.rid]
-            self.tree.unlock(held.lock, self.rng.randrange(99))
+            self.lose(lambda: self.tree.unlock(held.lock, self.rng.randrange(99)))
+
+    def lose(self, act: Callable[[], None]) -> None:
+        """What goes with it nobody has locked, and nothing comes."""
+        before, free = self.known, self.free()
+        act()
+        now = self.known = self.hybrid.contents()
+        for kind in self.tree.evictable_kinds:
+            lost = self.paths(kind, before) - self.paths(kind, now)
+            assert self.free()[kind] - free[kind] == len(lost)
+            assert not any(self.locks_on(kind, path) for path in lost)
+            assert self.paths(kind, now) <= self.paths(kind, before)
+            assert not lost or self.window is not None or self.has_states, "of a plain model nothing is useless"
 
     def turn(self) -> None:
         """A holder becomes idle or is so no longer, or leaves its window or its state."""

@@ -58,6 +58,28 @@ def test_long_turns_of_a_session_when_pools_are_the_smallest_then_they_run_to_th
     assert ended[-1].history_len == 20 + 2 + 50 + 120
 
 
+@pytest.mark.parametrize(("page_size", "window", "chunk_tokens"), [(1, 64, 8), (4, 256, 64), (16, 512, 512)])
+def test_long_turn_when_the_last_one_left_most_of_a_window_locked_then_it_runs_to_its_end(
+    page_size: int, window: int, chunk_tokens: int
+) -> None:
+    """Too little is generated for the cache's window to be given up: it is pinned beside the turn's own."""
+    config = replace(
+        base(window=window, has_states=False, chunk_tokens=chunk_tokens, in_flight_max=1),
+        page_size=page_size,
+        pool_pages=4096 // page_size + 1,
+        context_len=4096,
+        step_tokens=chunk_tokens + 8,
+        vocab_size=10_000,
+        swa_pages=4096,
+    )
+    rig = CoreRig(smallest(config))
+    rig.open("s", streaming=True)
+    for turn, num_new, max_tokens in (("t1", window, window // 4 - 1), ("t2", 3 * window, 2)):
+        rig.submit(replace(rig.command(turn, list(range(num_new)), "s"), max_tokens=max_tokens))
+        rig.run()
+    assert [event.outcome for event in rig.of(TurnEnded)] == [FinishReason.LENGTH] * 2
+
+
 @pytest.mark.parametrize("window", [3, 16, 40])
 def test_fork_when_pools_are_the_smallest_then_a_turn_on_what_it_has_locked_runs(window: int) -> None:
     """Its window is the cache's: it is pinned there, and not wanted once more."""

@@ -41,13 +41,14 @@ def test_window_when_asked_where_it_starts_then_covers_so_many_positions_with_it
 
 @pytest.mark.parametrize("window", [1, 2, 5, 6, 100])
 @pytest.mark.parametrize("start_len", [0, 3, 4, 5, 9, 16])
-def test_swa_table_when_it_is_padding_in_one_place_then_refused_from_the_windows_first_page_on(
+def test_swa_table_when_it_is_padding_where_the_window_begins_or_the_step_writes_then_refused(
     start_len: int, window: int
 ) -> None:
     """Each place by itself: those before the window, and those behind what is written, may be anything."""
     query_len = min(3, 20 - start_len)
-    seen = range(max(0, start_len - window + 1), start_len + query_len)
-    needed = {position // PAGE_SIZE for position in seen}
+    window_page = max(0, start_len - window + 1) // PAGE_SIZE
+    written = range(max(0, start_len - 1), start_len + query_len)
+    needed = {window_page} | {page for position in written if (page := position // PAGE_SIZE) >= window_page}
     check_window(windowed([6, 7, 8, 9, 10], start_len=start_len, query_len=query_len), window)
     for place in range(5):
         for padding in (0, -1):
