@@ -67,6 +67,18 @@ class Mixer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Multiplied:
+    """before · x → mixer → · after"""
+
+    before: float
+    mixer: Mixer
+    after: float
+
+    def __call__(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
+        return self.mixer(x * self.before, step) * self.after
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """hidden → hidden + scale · after(sum of mixer(before(hidden)) over all mixers)"""
 

@@ -18,6 +18,7 @@ from engine.executor.gguf_tensors import gguf_tensors, gguf_weight_bytes
 from engine.executor.hf_config import open_hf_config
 from engine.executor.hf_weights import hf_weight_bytes, open_hf_tensors
 from engine.executor.kv_storage import kv_bytes_per_token
+from engine.executor.layers.attention import rotary_tables
 from engine.executor.memory import FreeMemory, free_memory, show_bytes
 from engine.executor.model_config import ModelConfig
 from engine.executor.model_runner import ModelRunner
@@ -101,6 +102,8 @@ def load_executor(
         if "can't allocate memory" not in str(error):
             raise
         raise NoRoomError(f"the weights do not fit into memory while they are laid out: {error}") from error
+    for table in rotary_tables(decoder):  # what grew later would take memory that the pools were given
+        table.reserve(min(pool.context_len, config.context_len))
     shown = config if name is None else replace(config, name=name)
     memory = _memory_of(config)
     size = size_pools(pool, memory, measure())

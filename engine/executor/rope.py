@@ -94,12 +94,15 @@ class RotaryTable:
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines at `positions` [n], at least one and all within the context, each [n, 1, dim / 2]."""
-        highest = int(positions.max())
-        if highest >= len(self._cos):
-            blocks = [self._block(start) for start in range(len(self._cos), highest + 1, BLOCK_POSITIONS)]
+        self.reserve(int(positions.max()) + 1)
+        return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
+
+    def reserve(self, num_positions: int) -> None:
+        """Computes the first `num_positions`, as far as they are not there yet."""
+        if num_positions > len(self._cos):
+            blocks = [self._block(start) for start in range(len(self._cos), num_positions, BLOCK_POSITIONS)]
             self._cos = torch.cat((self._cos, *(cos for cos, _ in blocks)))
             self._sin = torch.cat((self._sin, *(sin for _, sin in blocks)))
-        return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
 
     def _block(self, start: int) -> tuple[torch.Tensor, torch.Tensor]:
         places = torch.arange(start, start + BLOCK_POSITIONS, dtype=torch.float32)

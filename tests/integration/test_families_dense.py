@@ -2,27 +2,22 @@
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from engine.core.ids import pages_for
 from engine.core.ownership import PoolKind
-from engine.executor.batch import PoolGeometry, build_batch
-from engine.executor.decoder import Decoder
 from engine.executor.hf_config import HfConfig
 from engine.executor.layers.feed_forward import Gate
 from engine.executor.model_config import ModelConfig, UnsupportedModelError
-from engine.executor.model_runner import ModelRunner
 from engine.executor.models.registry import read_blueprint
 from engine.executor.norm import gelu_tanh_and_mul, silu_and_mul
+from tests.kit.cuts import PROMPT_LEN, Cut, logits_cut, long_prompt, save_shaken, worst
 from tests.kit.model_rig import read_model, run_logits
-from tests.kit.paged_sequence import PagedSequence, make_plan
 from tests.kit.recipes import (
     TOLERANCE,
     Saved,
@@ -30,15 +25,12 @@ from tests.kit.recipes import (
     recipe_prompt,
     reference_ids,
     reference_logits,
-    save_recipe,
 )
 
 FAMILIES = ("mistral_swa", "qwen2", "qwen3", "gemma2", "gemma3")
 NUM_NEW = 24
 WINDOW = 16
 """Of the recipes that have one."""
-PROMPT_LEN = 100
-"""Several windows, and more than one block of keys."""
 
 QWEN_WINDOWS = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
 MIXED_TYPES = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
@@ -46,16 +38,6 @@ ODD_SIZES = {"vocab_size": 257, "intermediate_size": 135}
 """No whole vectors: the last elements of a tensor go another way through most kernels."""
 
 pytestmark = [pytest.mark.exact, pytest.mark.usefixtures("one_thread")]
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """One way to run the same tokens."""
-
-    chunk_len: int
-    page_size: int
-    threads: int = 1
-    has_strangers: bool = False
 
 
 CUTS = (
@@ -73,60 +55,10 @@ CUTS = (
 )
 
 
-def long_prompt() -> list[int]:
-    drawn = torch.randint(3, 256, (PROMPT_LEN,), generator=torch.Generator().manual_seed(7))
-    return [int(token_id) for token_id in drawn]
-
-
-def save(name: str, directory: Path, changed: Mapping[str, object] | None = None) -> Saved:
-    """The recipe's model with biases and norms of its own: as they are made, a forward could do without them."""
-    saved = save_recipe(name, directory, changed)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in saved.model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
-    saved.model.save_pretrained(directory)
-    return saved
-
-
-def worst(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference, in standard deviations of what is expected."""
-    return float((logits - expected).abs().max() / expected.std())
-
-
 def assert_equals_transformers(saved: Saved) -> None:
     config, decoder = read_model(saved.directory)
     prompt = long_prompt()
     assert worst(run_logits(config, decoder, prompt), reference_logits(saved, prompt)) <= TOLERANCE
-
-
-def logits_cut(config: ModelConfig, decoder: Decoder, token_ids: Sequence[int], cut: Cut) -> torch.Tensor:
-    torch.set_num_threads(cut.threads)
-    if cut.has_strangers:
-        return logits_beside_strangers(config, decoder, token_ids, cut)
-    return run_logits(config, decoder, token_ids, chunk_len=cut.chunk_len, page_size=cut.page_size)
-
-
-def logits_beside_strangers(config: ModelConfig, decoder: Decoder, token_ids: Sequence[int], cut: Cut) -> torch.Tensor:
-    """Of every token of `token_ids`, whose row runs between one that decodes and one that runs in chunks of 3."""
-    num_pages = pages_for(len(token_ids), cut.page_size)
-    has_windows = config.window is not None
-    pool = PoolGeometry(cut.page_size, 3 * num_pages + 1, num_rows=4, swa_pages=3 * num_pages + 1 if has_windows else 0)
-    rows = []
-    for row in range(3):
-        pages = range(1 + row, 3 * num_pages + 1, 3)
-        rows.append(PagedSequence(1 + row, pages, swa_pages=pages[::-1] if has_windows else None))
-    runner = ModelRunner(config, decoder, pool)
-    logits = []
-    for step, start in enumerate(range(0, len(token_ids), cut.chunk_len)):
-        chunk = token_ids[start : start + cut.chunk_len]
-        planned = [rows[0].chunk([token_ids[-1 - step]]), rows[1].chunk(chunk)]
-        if step < len(token_ids) // 3:
-            planned.append(rows[2].chunk(token_ids[3 * step : 3 * step + 3][::-1]))
-        batch = build_batch(make_plan(step + 1, cut.page_size, planned, window=config.window), pool)
-        logits.append(runner.forward(batch, np.arange(1, 1 + len(chunk))))
-    return torch.cat(logits)
 
 
 def read_config(name: str, changed: Mapping[str, object]) -> ModelConfig:
@@ -135,7 +67,7 @@ def read_config(name: str, changed: Mapping[str, object]) -> ModelConfig:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family_when_read_as_its_recipe_says_then_continues_as_transformers_does(tmp_path: Path, name: str) -> None:
-    saved = save(name, tmp_path)
+    saved = save_shaken(name, tmp_path)
     prompt = recipe_prompt()
     ids = reference_ids(saved, prompt, NUM_NEW)
     config, decoder = read_model(tmp_path)
@@ -175,7 +107,7 @@ def test_family_when_read_as_its_recipe_says_then_continues_as_transformers_does
 def test_family_when_an_option_is_changed_then_computes_what_transformers_computes(
     tmp_path: Path, name: str, changed: dict[str, object]
 ) -> None:
-    assert_equals_transformers(save(name, tmp_path, changed))
+    assert_equals_transformers(save_shaken(name, tmp_path, changed))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +124,7 @@ def test_family_when_an_option_is_changed_then_computes_what_transformers_comput
 def test_family_when_cut_in_every_way_then_equal_bit_for_bit(
     tmp_path: Path, name: str, changed: dict[str, object]
 ) -> None:
-    save(name, tmp_path, changed)
+    save_shaken(name, tmp_path, changed)
     config, decoder = read_model(tmp_path)
     prompt = long_prompt()
     expected = run_logits(config, decoder, prompt)
@@ -223,7 +155,7 @@ def test_gelu_when_values_are_far_out_then_finite_and_as_torch_has_it() -> None:
 def test_window_when_off_by_one_then_other_logits_behind_the_first_window(
     tmp_path: Path, name: str, window: int
 ) -> None:
-    saved = save(name, tmp_path)
+    saved = save_shaken(name, tmp_path)
     config, decoder = read_model(tmp_path)
     assert config.window == WINDOW
     prompt = long_prompt()
@@ -242,7 +174,7 @@ def test_window_when_off_by_one_then_other_logits_behind_the_first_window(
 def test_gemma3_when_its_file_is_of_the_older_form_then_is_the_same_model(
     tmp_path: Path, rope: dict[str, object], theta: float
 ) -> None:
-    saved = save("gemma3", tmp_path, {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, **rope})
+    saved = save_shaken("gemma3", tmp_path, {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, **rope})
     path = tmp_path / "config.json"
     keys = json.loads(path.read_text(encoding="utf-8"))
     assert keys.pop("rope_parameters")["sliding_attention"]["rope_theta"] == theta

@@ -3,23 +3,17 @@ cut. Transformers scans in chunks (of 16 tokens here), so its last bits are othe
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from engine.core.ids import pages_for
 from engine.core.ownership import PoolKind
-from engine.executor.batch import PoolGeometry, build_batch
-from engine.executor.decoder import Decoder
 from engine.executor.hf_config import HfConfig
 from engine.executor.model_config import ModelConfig, UnsupportedModelError
-from engine.executor.model_runner import ModelRunner
 from engine.executor.models.registry import read_blueprint
+from tests.kit.cuts import PROMPT_LEN, Cut, logits_cut, long_prompt, save_shaken
 from tests.kit.model_rig import read_model, run_logits
-from tests.kit.paged_sequence import PagedSequence, make_plan
 from tests.kit.recipes import (
     TOLERANCE,
     Saved,
@@ -27,13 +21,10 @@ from tests.kit.recipes import (
     recipe_prompt,
     reference_ids,
     reference_logits,
-    save_recipe,
 )
 
 FAMILIES = ("bamba", "granite_hybrid", "falcon_h1", "nemotron_h")
 NUM_NEW = 24
-PROMPT_LEN = 100
-"""Several of transformers' chunks, and more than one block of keys."""
 
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 48}
 BIASES = {"attention_bias": True, "mamba_proj_bias": True}
@@ -62,18 +53,6 @@ ODD_SIZES = {
 pytestmark = [pytest.mark.exact, pytest.mark.usefixtures("one_thread")]
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """One way to run the same tokens."""
-
-    chunk_len: int
-    page_size: int
-    threads: int = 1
-    has_strangers: bool = False
-    num_tokens: int = PROMPT_LEN
-    """Fewer where a second thread has many small steps to wait for."""
-
-
 CUTS = (
     Cut(1, 16),
     Cut(1, 1, threads=2, num_tokens=9),
@@ -89,23 +68,6 @@ CUTS = (
 )
 
 
-def long_prompt() -> list[int]:
-    drawn = torch.randint(3, 256, (PROMPT_LEN,), generator=torch.Generator().manual_seed(7))
-    return [int(token_id) for token_id in drawn]
-
-
-def save(name: str, directory: Path, changed: Mapping[str, object] | None = None) -> Saved:
-    """The recipe's model with biases, norms, decays and skips of its own: those that it is made with are all alike."""
-    saved = save_recipe(name, directory, changed)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in saved.model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
-    saved.model.save_pretrained(directory)
-    return saved
-
-
 def assert_equals_transformers(saved: Saved, prompt: Sequence[int]) -> torch.Tensor:
     """Returns the logits."""
     expected = reference_logits(saved, prompt)
@@ -114,39 +76,13 @@ def assert_equals_transformers(saved: Saved, prompt: Sequence[int]) -> torch.Ten
     return logits
 
 
-def logits_cut(config: ModelConfig, decoder: Decoder, prompt: Sequence[int], cut: Cut) -> torch.Tensor:
-    """Of the prompt's first `cut.num_tokens`."""
-    torch.set_num_threads(cut.threads)
-    token_ids = prompt[: cut.num_tokens]
-    if cut.has_strangers:
-        return logits_beside_strangers(config, decoder, token_ids, cut)
-    return run_logits(config, decoder, token_ids, chunk_len=cut.chunk_len, page_size=cut.page_size)
-
-
-def logits_beside_strangers(config: ModelConfig, decoder: Decoder, token_ids: Sequence[int], cut: Cut) -> torch.Tensor:
-    """Of every token of `token_ids`, whose row runs between one that decodes and one that runs in chunks of 3."""
-    num_pages = pages_for(len(token_ids), cut.page_size)
-    pool = PoolGeometry(cut.page_size, 3 * num_pages + 1, num_rows=4, state_slots=7)
-    rows = [PagedSequence(1 + row, range(1 + row, 3 * num_pages + 1, 3), states=(6 - row, 3 - row)) for row in range(3)]
-    runner = ModelRunner(config, decoder, pool)
-    logits = []
-    for step, start in enumerate(range(0, len(token_ids), cut.chunk_len)):
-        chunk = token_ids[start : start + cut.chunk_len]
-        planned = [rows[0].chunk([token_ids[-1 - step]]), rows[1].chunk(chunk)]
-        if step < len(token_ids) // 3:
-            planned.append(rows[2].chunk(token_ids[3 * step : 3 * step + 3][::-1]))
-        batch = build_batch(make_plan(step + 1, cut.page_size, planned, has_states=True), pool)
-        logits.append(runner.forward(batch, np.arange(1, 1 + len(chunk))))
-    return torch.cat(logits)
-
-
 def read_config(name: str, changed: Mapping[str, object]) -> ModelConfig:
     return read_blueprint(HfConfig("tiny", {**recipe_config(name), **changed}, {})).config
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family_when_read_as_its_recipe_says_then_continues_as_transformers_does(tmp_path: Path, name: str) -> None:
-    saved = save(name, tmp_path)
+    saved = save_shaken(name, tmp_path)
     prompt = recipe_prompt()
     ids = reference_ids(saved, prompt, NUM_NEW)
     logits = assert_equals_transformers(saved, [*prompt, *ids])
@@ -180,7 +116,7 @@ def test_family_when_read_as_its_recipe_says_then_continues_as_transformers_does
 def test_option_when_set_then_is_followed_as_transformers_follows_it(
     tmp_path: Path, name: str, changed: dict[str, object]
 ) -> None:
-    assert_equals_transformers(save(name, tmp_path, changed), long_prompt())
+    assert_equals_transformers(save_shaken(name, tmp_path, changed), long_prompt())
 
 
 @pytest.mark.parametrize(
@@ -191,7 +127,7 @@ def test_option_when_set_then_is_followed_as_transformers_follows_it(
 def test_logits_when_the_tokens_are_cut_in_any_way_then_equal_bit_for_bit(
     tmp_path: Path, name: str, changed: dict[str, object]
 ) -> None:
-    save(name, tmp_path, changed)
+    save_shaken(name, tmp_path, changed)
     config, decoder = read_model(tmp_path)
     expected = run_logits(config, decoder, long_prompt())
     different = [
@@ -203,7 +139,7 @@ def test_logits_when_the_tokens_are_cut_in_any_way_then_equal_bit_for_bit(
 
 
 def test_nemotron_when_its_files_use_the_names_and_the_pattern_of_either_time_then_is_the_same(tmp_path: Path) -> None:
-    saved = save("nemotron_h", tmp_path)
+    saved = save_shaken("nemotron_h", tmp_path)
     expected = run_logits(*read_model(tmp_path), recipe_prompt())
     held = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     del held["layers_block_type"]

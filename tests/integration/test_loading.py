@@ -14,17 +14,21 @@ from numpy.typing import NDArray
 from engine.core.plan import StepOutcome, StepResult
 from engine.executor.batch import PoolGeometry
 from engine.executor.kv_storage import KvStorage, kv_bytes_per_token
+from engine.executor.layers.attention import rotary_tables
 from engine.executor.loading import LoadedExecutor, load_executor, open_model
 from engine.executor.memory import FreeMemory, cuda_memory
 from engine.executor.model_config import UnsupportedModelError
 from engine.executor.pool_size import NoRoomError, PoolPolicy, PoolTooLargeError
+from engine.executor.rope import BLOCK_POSITIONS
 from engine.executor.tensors import Progress
 from engine.executor.torch_executor import TorchExecutor
 from services.config import ServeConfig
 from services.loading import LOAD_ERRORS, load_model
 from tests.kit.gguf_files import Value, write_gguf
 from tests.kit.gguf_llama import gguf_llama_tensors
+from tests.kit.model_rig import read_model
 from tests.kit.paged_sequence import PagedSequence, make_plan
+from tests.kit.recipes import save_recipe
 from tests.kit.tiny_llama import (
     FFN_SIZE,
     NUM_HEADS,
@@ -33,6 +37,7 @@ from tests.kit.tiny_llama import (
     RMS_EPS,
     random_tensors,
     tiny_llama_config,
+    tiny_llama_decoder,
     tiny_llama_executor,
     tiny_llama_shapes,
 )
@@ -270,3 +275,20 @@ def test_loading_when_only_imported_then_torch_is_not() -> None:
     program = "import sys, services.loading; print('torch' in sys.modules)"
     done = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_rotary_tables_when_the_context_is_long_then_are_whole_before_the_pools_are_sized() -> None:
+    decoder = tiny_llama_decoder(context_len=3 * BLOCK_POSITIONS)
+    (table,) = rotary_tables(decoder)
+    before_bytes = table.num_bytes
+    table.reserve(2 * BLOCK_POSITIONS + 1)
+    assert table.num_bytes == 3 * before_bytes
+    table.reserve(BLOCK_POSITIONS)
+    table.at(torch.tensor([3 * BLOCK_POSITIONS - 1]))
+    assert table.num_bytes == 3 * before_bytes
+
+
+@pytest.mark.parametrize(("recipe", "count"), [("gemma3", 2), ("falcon_h1", 1), ("nemotron_h", 0)])
+def test_rotary_tables_when_layers_share_them_then_each_is_told_once(tmp_path: Path, recipe: str, count: int) -> None:
+    _, decoder = read_model(save_recipe(recipe, tmp_path).directory)
+    assert len(rotary_tables(decoder)) == count

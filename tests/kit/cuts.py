@@ -29,6 +29,8 @@ class Cut:
     page_size: int
     threads: int = 1
     has_strangers: bool = False
+    num_tokens: int = PROMPT_LEN
+    """Fewer where a second thread has many small steps to wait for."""
 
 
 CUTS = (
@@ -68,8 +70,9 @@ def worst(logits: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def logits_cut(config: ModelConfig, decoder: Decoder, token_ids: Sequence[int], cut: Cut) -> torch.Tensor:
-    """Of every token. Leaves torch at `cut.threads`."""
+    """Of the first `cut.num_tokens`. Leaves torch at `cut.threads`."""
     torch.set_num_threads(cut.threads)
+    token_ids = token_ids[: cut.num_tokens]
     if cut.has_strangers:
         return _logits_beside_strangers(config, decoder, token_ids, cut)
     return run_logits(config, decoder, token_ids, chunk_len=cut.chunk_len, page_size=cut.page_size)

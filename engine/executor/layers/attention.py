@@ -6,7 +6,7 @@ import torch
 
 from engine.core.ownership import PoolKind
 from engine.executor.attention import ScoreOptions
-from engine.executor.decoder import StepContext
+from engine.executor.decoder import Decoder, Multiplied, StepContext
 from engine.executor.linear import Linear, pad_rows
 from engine.executor.model_config import KvLayer
 from engine.executor.norm import RmsNorm, take_norm
@@ -72,6 +72,14 @@ class Attention:
         step.storage.write(self.number, access.write_idx, key, value)
         attended = access.attention.run(self.number, query, step.storage, self.options)
         return self.output(pad_rows(attended.flatten(1)))
+
+
+def rotary_tables(decoder: Decoder) -> tuple[RotaryTable, ...]:
+    """The tables of all attention layers, each once."""
+    mixers = [mixer for block in decoder.blocks for mixer in block.mixers]
+    plain = [mixer.mixer if isinstance(mixer, Multiplied) else mixer for mixer in mixers]
+    tables = [mixer.spec.rotary for mixer in plain if isinstance(mixer, Attention)]
+    return tuple(dict.fromkeys(table for table in tables if table is not None))
 
 
 def take_attention(tensors: Tensors, prefix: str, number: int, spec: AttentionSpec, hidden_size: int) -> Attention:

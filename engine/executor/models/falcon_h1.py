@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from engine.executor.decoder import Block, Decoder, Mixer, StepContext
+from engine.executor.decoder import Block, Decoder, Mixer, Multiplied
 from engine.executor.hf_config import HfConfig
 from engine.executor.layers.attention import AttentionSpec, take_attention
 from engine.executor.layers.feed_forward import take_gated
@@ -30,18 +30,6 @@ def read(hf: HfConfig) -> Blueprint:
     num_layers = hf.count("num_hidden_layers")
     config = model_config(hf, (attention.kv_layer,) * num_layers, state_layers=(mamba.state_layer,) * num_layers)
     return Blueprint(config, partial(_build, hf, config, attention, mamba))
-
-
-@dataclass(frozen=True, slots=True)
-class Multiplied:
-    """before · x → mixer → · after"""
-
-    before: float
-    mixer: Mixer
-    after: float
-
-    def __call__(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
-        return self.mixer(x * self.before, step) * self.after
 
 
 @dataclass(frozen=True, slots=True)
