@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.core.config import CoreConfig
 from engine.core.core import Core
@@ -149,6 +149,7 @@ async def running(
     window: int | None = None,
     swa_pages: int = 0,
     state_slots: int = 0,
+    prefix_cache: bool = True,
 ) -> AsyncIterator[RuntimeRig]:
     """An engine that serves; stopped at the end, unless it has failed by then."""
     capabilities = shadow_capabilities(
@@ -161,7 +162,7 @@ async def running(
     )
     executor = ShadowExecutor(capabilities, faults=Faults())
     sink = EventLogSink()
-    config = core_config(executor, in_flight_max, waiting_max)
+    config = replace(core_config(executor, in_flight_max, waiting_max), prefix_cache=prefix_cache)
     engine = LocalEngine(Core(config), executor, ByteVocabulary(), sinks=(sink, *sinks), config=runtime)
     await engine.start()
     try:
