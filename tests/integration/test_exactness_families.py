@@ -36,7 +36,7 @@ SAFE_MARGIN = 1e-3
 NO_DRAFTS = (False,)
 COVER = tuple(enumerate(cover(3, NO_DRAFTS)))
 """Retraction has 4 levels: never, and at three places of a turn's life."""
-SLOW_EVERY = {1: 5, 7: 2}
+SLOW_EVERY = {1: 6, 7: 3, 64: 2}
 """`chunk_tokens` → in CI each family runs one of so many cells with these, families beside each other another one."""
 DRAWN = Sampling(temperature=0.9, top_p=0.95, seed=5)
 DRAWN_EVERY = 4
