@@ -81,7 +81,7 @@ def test_drafts_when_there_are_states_then_none_are_taken_and_the_refusal_says_w
     command = Submit(Rid(1), TurnId("t"), pack_ids([1]), None, max_tokens=2, draft_tokens=1)
     check_input(WINDOWS, command)
     check_input(STATES, replace(command, draft_tokens=0))
-    with pytest.raises(Refusal, match="recurrent states of this model") as caught:
+    with pytest.raises(Refusal, match="recurrent states can't be taken back") as caught:
         check_input(STATES, command)
     refusal = caught.value
     told = (refusal.reason, refusal.field, refusal.value, refusal.limit)
