@@ -30,7 +30,7 @@ JOBS ?= 2
 SOAK_ARGS ?=
 # Arguments for the core's benchmarks, as in `make bench-core BENCH_ARGS="--out docs/benchmarks"`.
 BENCH_ARGS ?=
-.PHONY: help setup proto fmt static check test exact sim soak kill-tests mutants bench-core demo serve
+.PHONY: help setup services proto fmt static check test exact sim soak kill-tests mutants bench-core demo serve
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -44,6 +44,18 @@ $(STAMP):
 	$(PIP) install --quiet --no-build-isolation -c constraints.txt -e '.[test]'
 	rm -f $(VENV)/.setup-*
 	touch $@
+
+# Readers of KV events stand beside our environment, and find in it what they need besides.
+PEERS := .cache/peers
+
+services: setup ## Install the programs of others that tests hold the server against (Debian, as root)
+	rm -rf $(PEERS)
+	$(PIP) install --quiet --no-deps --target $(PEERS) \
+		$(call pin,ai-dynamo-runtime) $(call pin,smg-grpc-servicer) $(call pin,smg-grpc-proto) $(call pin,uvloop)
+	apt-get update
+	apt-get install -y --no-install-recommends prometheus
+	# Its promtool and its binary are wanted, not one that runs all the time; without systemd nothing has begun.
+	-systemctl disable --now prometheus
 
 proto: setup ## Write the code generated from protos/v1 anew
 	$(BIN)/python protos/generate.py
@@ -59,6 +71,7 @@ static: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python protos/generate.py --check
+	$(BIN)/python -m telemetry.catalogue --check
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 
 import grpc
 from grpc import aio
 
 from engine.runtime.units import UNIT_NAMES
-from protos.v1 import admin_pb2, admin_pb2_grpc, incidents_pb2
+from protos.v1 import admin_pb2, admin_pb2_grpc, incidents_pb2, ownership_pb2, traces_pb2
 from services.admin_codec import (
     POOL_KINDS,
     decode_pool,
@@ -22,6 +23,9 @@ from services.admin_codec import (
 from services.backend import BackendCell
 from services.errors import CallError, EdgeReason, Problem, invalid_field
 from services.history_codec import encode_history as encode_past
+from services.kv_codec import encode_sources
+from services.kv_stream import stream_kv_events
+from services.trace_codec import find_trace
 
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):
@@ -35,7 +39,12 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         request: admin_pb2.PoolStatsRequest,
         context: aio.ServicerContext[admin_pb2.PoolStatsRequest, admin_pb2.PoolStatsResponse],
     ) -> admin_pb2.PoolStatsResponse:
-        return encode_pools(await self._backend.require().engine.snapshot())
+        backend = self._backend.require()
+        snapshot, log = await backend.engine.snapshot(), backend.kv_log
+        if log is None:
+            return encode_pools(snapshot)
+        # Of the same instant: nothing is awaited in between, and the engine has told all that it did so far.
+        return encode_pools(snapshot, log.last_sequence, log.log_id)
 
     async def GetModel(
         self,
@@ -76,7 +85,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         sizes = engine.capabilities.pool_sizes
         pool = decode_pool(request.pool)
         if pool is None or pool not in sizes:
-            known = ", ".join(admin_pb2.PoolKind.Name(POOL_KINDS[kind]) for kind in sizes)
+            known = ", ".join(ownership_pb2.PoolKind.Name(POOL_KINDS[kind]) for kind in sizes)
             raise invalid_field("pool", f"is no pool of this server; known are {known}", value=request.pool)
         size = sizes[pool]
         if not 1 <= request.unit < size:
@@ -131,3 +140,35 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
             reason = EdgeReason.INCIDENT_UNKNOWN.value
             raise CallError(Problem(grpc.StatusCode.NOT_FOUND, reason, f"incident_id: {message}", "incident_id"))
         return incidents_pb2.DumpResponse(text=text)
+
+    async def KvEvents(
+        self,
+        request: ownership_pb2.KvEventsRequest,
+        context: aio.ServicerContext[ownership_pb2.KvEventsRequest, ownership_pb2.KvEventsResponse],
+    ) -> AsyncGenerator[ownership_pb2.KvEventsResponse, None]:
+        async with aclosing(stream_kv_events(self._backend.require(), request)) as messages:
+            async for message in messages:
+                yield message
+
+    async def GetKvEventSources(
+        self,
+        request: ownership_pb2.GetKvEventSourcesRequest,
+        context: aio.ServicerContext[ownership_pb2.GetKvEventSourcesRequest, ownership_pb2.GetKvEventSourcesResponse],
+    ) -> ownership_pb2.GetKvEventSourcesResponse:
+        feed = self._backend.require().kv_feed
+        return encode_sources(() if feed is None else (feed.source(),))
+
+    async def GetTrace(
+        self,
+        request: traces_pb2.GetTraceRequest,
+        context: aio.ServicerContext[traces_pb2.GetTraceRequest, traces_pb2.GetTraceResponse],
+    ) -> traces_pb2.GetTraceResponse:
+        return find_trace(self._backend.require(), request)
+
+    async def FlushCache(
+        self,
+        request: ownership_pb2.FlushCacheRequest,
+        context: aio.ServicerContext[ownership_pb2.FlushCacheRequest, ownership_pb2.FlushCacheResponse],
+    ) -> ownership_pb2.FlushCacheResponse:
+        freed = await self._backend.require().engine.flush()
+        return ownership_pb2.FlushCacheResponse(pages=freed.pages, swa_pages=freed.swa_pages, states=freed.states)

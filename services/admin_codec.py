@@ -11,22 +11,22 @@ from engine.core.snapshot import PlanState, PoolBooks, Snapshot, TurnState
 from engine.executor.device_faults import ForwardFault
 from engine.executor.protocol import Capabilities
 from engine.runtime.incidents import Incident
-from protos.v1 import admin_pb2, faults_pb2, incidents_pb2
+from protos.v1 import admin_pb2, faults_pb2, incidents_pb2, ownership_pb2
 from services.codec import encode_sessions
 
-POOL_KINDS: dict[PoolKind, admin_pb2.PoolKind.ValueType] = {
-    PoolKind.FULL: admin_pb2.POOL_KIND_FULL,
-    PoolKind.ROWS: admin_pb2.POOL_KIND_ROWS,
-    PoolKind.SWA: admin_pb2.POOL_KIND_SWA,
-    PoolKind.MAMBA: admin_pb2.POOL_KIND_MAMBA,
+POOL_KINDS: dict[PoolKind, ownership_pb2.PoolKind.ValueType] = {
+    PoolKind.FULL: ownership_pb2.POOL_KIND_FULL,
+    PoolKind.ROWS: ownership_pb2.POOL_KIND_ROWS,
+    PoolKind.SWA: ownership_pb2.POOL_KIND_SWA,
+    PoolKind.MAMBA: ownership_pb2.POOL_KIND_MAMBA,
 }
 
-OWNER_KINDS: dict[OwnerKind, admin_pb2.OwnerKind.ValueType] = {
-    OwnerKind.FREE: admin_pb2.OWNER_KIND_FREE,
-    OwnerKind.REQUEST: admin_pb2.OWNER_KIND_REQUEST,
-    OwnerKind.SESSION: admin_pb2.OWNER_KIND_SESSION,
-    OwnerKind.CACHE: admin_pb2.OWNER_KIND_CACHE,
-    OwnerKind.QUARANTINED: admin_pb2.OWNER_KIND_QUARANTINED,
+OWNER_KINDS: dict[OwnerKind, ownership_pb2.OwnerKind.ValueType] = {
+    OwnerKind.FREE: ownership_pb2.OWNER_KIND_FREE,
+    OwnerKind.REQUEST: ownership_pb2.OWNER_KIND_REQUEST,
+    OwnerKind.SESSION: ownership_pb2.OWNER_KIND_SESSION,
+    OwnerKind.CACHE: ownership_pb2.OWNER_KIND_CACHE,
+    OwnerKind.QUARANTINED: ownership_pb2.OWNER_KIND_QUARANTINED,
 }
 
 FINDING_KINDS: dict[FindingKind, admin_pb2.FindingKind.ValueType] = {
@@ -51,7 +51,7 @@ FORWARD_FAULTS: dict[ForwardFault, faults_pb2.FaultKind.ValueType] = {
 _HOLDING_SLOTS = (SlotState.HELD, SlotState.LENT, SlotState.COMMITTING, SlotState.RETURNING)
 
 
-def decode_pool(number: admin_pb2.PoolKind.ValueType) -> PoolKind | None:
+def decode_pool(number: ownership_pb2.PoolKind.ValueType) -> PoolKind | None:
     """None for what no pool has."""
     return next((pool for pool, known in POOL_KINDS.items() if known == number), None)
 
@@ -84,12 +84,13 @@ def _encode_finding(finding: Finding) -> admin_pb2.CheckFinding:
         law=finding.law,
         message=finding.message,
         kind=FINDING_KINDS[finding.kind],
-        pool=admin_pb2.POOL_KIND_UNSPECIFIED if finding.pool is None else POOL_KINDS[finding.pool],
+        pool=ownership_pb2.POOL_KIND_UNSPECIFIED if finding.pool is None else POOL_KINDS[finding.pool],
         units=finding.units,
     )
 
 
-def encode_pools(snapshot: Snapshot) -> admin_pb2.PoolStatsResponse:
+def encode_pools(snapshot: Snapshot, kv_sequence: int = 0, kv_log_id: str = "") -> admin_pb2.PoolStatsResponse:
+    """`kv_sequence`: the event of log `kv_log_id` up to which the snapshot is told."""
     running = sum(turn.pages > 0 or turn.in_flight > 0 for turn in snapshot.turns)
     slots = [session.slot for session in snapshot.sessions]
     return admin_pb2.PoolStatsResponse(
@@ -102,6 +103,8 @@ def encode_pools(snapshot: Snapshot) -> admin_pb2.PoolStatsResponse:
         steps=snapshot.steps,
         checks_run=snapshot.checks_run,
         balanced=all(books.is_balanced for books in snapshot.pools),
+        kv_sequence=kv_sequence,
+        kv_log_id=kv_log_id,
     )
 
 
@@ -173,8 +176,8 @@ def encode_history(history: UnitHistory) -> admin_pb2.UnitHistory:
     )
 
 
-def _encode_owner(owner: Owner) -> admin_pb2.UnitOwner:
-    return admin_pb2.UnitOwner(kind=OWNER_KINDS[owner.kind], number=owner.name)
+def _encode_owner(owner: Owner) -> ownership_pb2.UnitOwner:
+    return ownership_pb2.UnitOwner(kind=OWNER_KINDS[owner.kind], number=owner.name)
 
 
 def _encode_change(record: MoveRecord) -> admin_pb2.OwnershipChange:

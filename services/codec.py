@@ -134,7 +134,9 @@ def _decode_input(request: generate_pb2.GenerateRequest) -> InputDraft | None:
             assert_never(unknown)
 
 
-def encode_started(turn_id: str, session_id: str | None, started: Started) -> generate_pb2.GenerateResponse:
+def encode_started(
+    turn_id: str, session_id: str | None, started: Started, trace_id: str = ""
+) -> generate_pb2.GenerateResponse:
     return generate_pb2.GenerateResponse(
         started=generate_pb2.TurnStarted(
             turn_id=turn_id,
@@ -144,6 +146,7 @@ def encode_started(turn_id: str, session_id: str | None, started: Started) -> ge
             max_tokens=started.max_tokens,
             seed=started.seed,
             attempt=started.attempt,
+            trace_id=trace_id,
         )
     )
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from engine.executor.pool_size import PoolPolicy
 from engine.executor.protocol import Capabilities
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.vitals import WatchdogConfig
+from telemetry.settings import Encoding, KvFeedSettings, TelemetrySettings
 
 PAGE_SIZE_MAX = 1024
 """Whole pages are held for what fills a part of them: larger ones only waste memory."""
@@ -76,6 +78,18 @@ class ServeConfig:
     watchdog_failures: int = 8
     watchdog_exit_s: float = 15.0
     fault_injection: bool = False
+    otlp_endpoint: str | None = None
+    """None takes `OTEL_EXPORTER_OTLP_ENDPOINT`, and sends nothing without it."""
+    trace_steps: int = 64
+    telemetry_flush_s: float = 5.0
+    metrics_port: int | None = None
+    kv_events_port: int | None = None
+    kv_events_replay_port: int | None = None
+    """None is the port behind `kv_events_port`."""
+    kv_events_host: str = "127.0.0.1"
+    kv_events_topic: str = ""
+    kv_events_encoding: str = "map"
+    kv_events_salted: bool = True
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -83,6 +97,7 @@ class ServeConfig:
                 raise ConfigError(to_flag(name), f"must be at least 1, not {getattr(self, name)}")
         self._require_ports()
         self._require_sizes()
+        self._require_telemetry()
         for name in _ABOVE_0_S:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ConfigError(to_flag(name), f"must be above 0, not {getattr(self, name)}")
@@ -106,12 +121,33 @@ class ServeConfig:
             )
 
     def _require_ports(self) -> None:
-        for name in ("port", "health_port"):
+        taken: dict[int, str] = {}
+        for name in ("port", "health_port", "metrics_port", "kv_events_port", "kv_events_replay_port"):
             port = getattr(self, name)
-            if port is not None and not 0 <= port <= 65535:
+            if port is None:
+                continue
+            if not 0 <= port <= 65535:
                 raise ConfigError(to_flag(name), f"must be between 0 and 65535, not {port}")
-        if self.health_port and self.health_port == self.port:
-            raise ConfigError("--health-port", f"must be another one than --port {self.port}")
+            if port and port in taken:
+                raise ConfigError(to_flag(name), f"must be another one than {taken[port]} {port}")
+            taken[port] = to_flag(name)
+
+    def _require_telemetry(self) -> None:
+        if self.trace_steps < 0:
+            raise ConfigError("--trace-steps", f"must be at least 0, not {self.trace_steps}")
+        if self.kv_events_encoding not in tuple(Encoding):
+            known = ", ".join(Encoding)
+            raise ConfigError("--kv-events-encoding", f"must be one of {known}, not {self.kv_events_encoding!r}")
+        if self.kv_events_port == 65535 and self.kv_events_replay_port is None:
+            raise ConfigError("--kv-events-port", "must be below 65535, or --kv-events-replay-port be given")
+        if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ConfigError("--otlp-endpoint", f"must begin with http:// or https://, not be {self.otlp_endpoint!r}")
+        if not is_loopback(self.kv_events_host) and not self.insecure_bind:
+            raise ConfigError(
+                "--kv-events-host",
+                f"{self.kv_events_host} can be reached from other machines, and the stream tells the token ids of all "
+                "prompts: use 127.0.0.1, or say --insecure-bind if your network keeps strangers out",
+            )
 
     def _require_sizes(self) -> None:
         """What `CoreConfig` and the first turn need, said before a model is loaded."""
@@ -184,6 +220,29 @@ class ServeConfig:
         }
         return (*_FEATURES, *(name for name, is_on in choices.items() if is_on))
 
+    def telemetry(self, environment: Mapping[str, str]) -> TelemetrySettings:
+        """`environment`: the process's; what begins with `OTEL_` counts."""
+        feed = None
+        if self.kv_events_port is not None:
+            behind = self.kv_events_port + 1 if self.kv_events_port else 0
+            feed = KvFeedSettings(
+                host=self.kv_events_host,
+                port=self.kv_events_port,
+                replay_port=behind if self.kv_events_replay_port is None else self.kv_events_replay_port,
+                topic=self.kv_events_topic,
+                encoding=Encoding(self.kv_events_encoding),
+                publishes_salted=self.kv_events_salted,
+            )
+        return TelemetrySettings(
+            otlp_endpoint=self.otlp_endpoint,
+            trace_steps=self.trace_steps,
+            flush_s=self.telemetry_flush_s,
+            metrics_host=self.host,
+            metrics_port=self.metrics_port,
+            kv_feed=feed,
+            environment={name: value for name, value in environment.items() if name.startswith("OTEL_")},
+        )
+
     @property
     def in_flight_max(self) -> int:
         """Plans that may be out at once."""
@@ -245,6 +304,10 @@ _ABSENT = {
     "swa_tokens": "auto",
     "state_slots": "auto",
     "health_port": "none",
+    "otlp_endpoint": "none",
+    "metrics_port": "none",
+    "kv_events_port": "none",
+    "kv_events_replay_port": "next",
 }
 """What people are told of a setting that is None."""
 
@@ -257,7 +320,7 @@ _ABOVE_0_S = (
     "watchdog_decode_s",
     "watchdog_idle_s",
 )
-_AT_LEAST_0_S = ("drain_s", "detach_grace_s", "watchdog_exit_s")
+_AT_LEAST_0_S = ("drain_s", "detach_grace_s", "watchdog_exit_s", "telemetry_flush_s")
 
 _COUNTS = (
     "page_size",

@@ -33,6 +33,7 @@ class EdgeReason(StrEnum):
     ENGINE_FAILED = "ENGINE_FAILED"
     INTERNAL_ERROR = "INTERNAL_ERROR"
     INCIDENT_UNKNOWN = "INCIDENT_UNKNOWN"
+    TRACE_UNKNOWN = "TRACE_UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from engine.core.sampling import SEED_MAX
 from engine.runtime.handle import Delta, Finished, Started, StreamReason, StreamRefusal, TurnStream
 from protos.v1 import generate_pb2, generate_pb2_grpc
 from services.backend import Backend, BackendCell
+from services.calls import current_call
 from services.codec import (
     decode_resume,
     decode_turn,
@@ -21,11 +22,10 @@ from services.codec import (
     find_unknown_enum,
 )
 from services.content import digest_content
-from services.drafts import InputDraft, TurnDraft
+from services.drafts import ChatDraft, IdsDraft, InputDraft, TextDraft, TurnDraft
 from services.errors import CallError, from_abort
 from services.limits import LIMITS
 from services.prompts import build_prompt, refuse_past_context
-from services.trace_context import read_trace_id
 from services.validation import (
     require_known,
     validate,
@@ -33,6 +33,7 @@ from services.validation import (
     validate_resume,
     validate_turn,
 )
+from telemetry.names import Attr, Relation
 
 RENDERINGS_MAX = 4
 """How often a chat turn is rendered anew because its session moved on meanwhile."""
@@ -54,9 +55,9 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
         require_known(find_unknown_enum(request))
         draft = decode_turn(request)
         given = validate_turn(draft)
-        trace_id = read_trace_id(context.invocation_metadata())
         turn_id = draft.turn_id or secrets.token_hex(8)
-        events = await _open_stream(backend, draft, given, turn_id=turn_id, deadline=deadline, trace_id=trace_id)
+        _describe_call(backend, draft, given, turn_id)
+        events = await _open_stream(backend, draft, given, turn_id=turn_id, deadline=deadline)
         async with aclosing(_tell(turn_id, draft.session_id, events)) as messages:
             async for message in messages:
                 yield message
@@ -66,6 +67,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
         draft = decode_resume(request)
         validate_resume(draft)
         session_id = None if draft.session_id is None else SessionId(draft.session_id)
+        _link_turn(backend, session_id, TurnId(draft.turn_id))
         events = await backend.engine.resume(session_id, TurnId(draft.turn_id), draft.from_token, draft.held_digest)
         async with aclosing(_tell(draft.turn_id, draft.session_id, events)) as messages:
             async for message in messages:
@@ -84,6 +86,34 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
         return generate_pb2.AbortResponse()
 
 
+_OPERATIONS: dict[type[InputDraft], str] = {
+    ChatDraft: "chat",
+    TextDraft: "text_completion",
+    IdsDraft: "text_completion",
+}
+"""What a call for a turn does, in the words of the GenAI conventions."""
+
+
+def _describe_call(backend: Backend, draft: TurnDraft, given: InputDraft, turn_id: str) -> None:
+    call = current_call()
+    call.name_after(_OPERATIONS[type(given)], backend.model_name)
+    call.set(Attr.TURN_ID, turn_id)
+    if draft.session_id is not None:
+        call.set(Attr.SESSION_ID, draft.session_id)
+        call.set(Attr.CONVERSATION_ID, draft.session_id)
+
+
+def _link_turn(backend: Backend, session_id: SessionId | None, turn_id: TurnId) -> None:
+    """The call is for a turn that has begun before: its span leads to that."""
+    call = current_call()
+    call.set(Attr.TURN_ID, turn_id)
+    if session_id is not None:
+        call.set(Attr.SESSION_ID, session_id)
+    found = None if backend.find_turn is None else backend.find_turn(session_id, turn_id)
+    if found is not None:
+        call.link(found, Relation.RESUMED)
+
+
 async def _open_stream(
     backend: Backend,
     draft: TurnDraft,
@@ -91,7 +121,6 @@ async def _open_stream(
     *,
     turn_id: str,
     deadline: Callable[[], float | None],
-    trace_id: str,
 ) -> TurnStream:
     """The turn's events: of a new turn, or of the one that the client named before."""
     content = b""
@@ -101,13 +130,20 @@ async def _open_stream(
         session_id = None if draft.session_id is None else SessionId(draft.session_id)
         attached = await backend.engine.attach(session_id, TurnId(turn_id), content)
         if attached is not None:
+            _link_turn(backend, session_id, TurnId(turn_id))
             return attached
     seed = secrets.randbelow(SEED_MAX + 1)
     for renderings_left in reversed(range(RENDERINGS_MAX)):
         prompt = await build_prompt(backend, draft, given)
         deadline_s = deadline()  # what is left of it now: making the prompt takes time, too
         turn = validate(
-            draft, prompt, turn_id=turn_id, seed=seed, deadline_s=deadline_s, trace_id=trace_id, content=content
+            draft,
+            prompt,
+            turn_id=turn_id,
+            seed=seed,
+            deadline_s=deadline_s,
+            caller=current_call().caller,
+            content=content,
         )
         try:
             return await backend.engine.submit(turn)
@@ -125,7 +161,7 @@ async def _tell(turn_id: str, session_id: str | None, events: TurnStream) -> _Re
             match event:
                 case Started():
                     attempt = event.attempt
-                    yield encode_started(turn_id, session_id, event)
+                    yield encode_started(turn_id, session_id, event, current_call().caller.trace_id)
                 case Delta():
                     yield encode_delta(event, attempt)
                 case Finished():

@@ -1,9 +1,10 @@
 """The one place where exceptions of a call become its status."""
 
+import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Never, TypeAlias, TypeVar, cast
 
 import grpc
@@ -12,6 +13,7 @@ from grpc import aio
 
 from engine.core.errors import Refusal
 from engine.runtime.handle import EngineClosed, EngineFailed, StreamRefusal
+from services.calls import enter_call
 from services.errors import (
     DETAILS_KEY,
     INCIDENT_KEY,
@@ -22,8 +24,14 @@ from services.errors import (
     from_stream_refusal,
     to_status,
 )
+from telemetry.spans.call_span import CallSpan
+from telemetry.spans.context import read_headers
+from telemetry.spans.tracer import Tracer
 
 _log = logging.getLogger(__name__)
+
+DRAWN_SERVICES = ("tenure.v1.Session/", "tenure.v1.Generate/")
+"""Whose calls are drawn in any case. Whoever watches the server asks the others again and again."""
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -47,9 +55,16 @@ _RawExchange: TypeAlias = (
 class ErrorInterceptor(aio.ServerInterceptor):
     """Wraps every method, and reads the requests itself, so that one that can not be read gets its status from here.
 
+    Every call of `DRAWN_SERVICES` is a span, with the status that its client got; of other services those that name the
+    trace that they belong to.
+
     Streams of ours are driven from here, by `write`, so that a servicer's generator is closed at once when its call is
     cancelled. A cancellation is never turned into something else.
     """
+
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        """Without a tracer nothing is drawn."""
+        self._tracer = tracer
 
     async def intercept_service(
         self,
@@ -57,10 +72,12 @@ class ErrorInterceptor(aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "_Handler[_Request, _Response] | None":
         handler = await continuation(handler_call_details)
-        return None if handler is None else _wrap(handler, handler_call_details.method)
+        return None if handler is None else _wrap(handler, handler_call_details.method, self._tracer)
 
 
-def _wrap(handler: "_Handler[_Request, _Response]", method: str) -> "_Handler[_Request, _Response]":
+def _wrap(
+    handler: "_Handler[_Request, _Response]", method: str, tracer: Tracer | None
+) -> "_Handler[_Request, _Response]":
     """Health and reflection, which answer for themselves, only have their requests read here."""
     # The published types know synchronous handlers only; the casts say what an asyncio server really has here.
     decode = handler.request_deserializer
@@ -72,34 +89,37 @@ def _wrap(handler: "_Handler[_Request, _Response]", method: str) -> "_Handler[_R
         build = grpc.stream_stream_rpc_method_handler
     elif handler.unary_stream is not None:
         if is_ours:
-            behavior = _wrap_stream(cast("_Stream[_Request, _Response]", handler.unary_stream), decode, method)
+            stream = cast("_Stream[_Request, _Response]", handler.unary_stream)
+            behavior = _wrap_stream(stream, decode, method, tracer)
         else:  # the health service's Watch writes by itself, as a unary method that returns nothing
             behavior = _wrap_foreign(cast("_Unary[_Request, _Response]", handler.unary_stream), decode, method)
         build = grpc.unary_stream_rpc_method_handler
     else:
         assert handler.unary_unary is not None, f"{method}: a stream of requests has a stream of answers"
         unary = cast("_Unary[_Request, _Response]", handler.unary_unary)
-        behavior = (_wrap_unary if is_ours else _wrap_foreign)(unary, decode, method)
+        behavior = _wrap_unary(unary, decode, method, tracer) if is_ours else _wrap_foreign(unary, decode, method)
         build = grpc.unary_unary_rpc_method_handler
     return cast("_Handler[_Request, _Response]", build(behavior, None, handler.response_serializer))
 
 
 def _wrap_unary(
-    behavior: "_Unary[_Request, _Response]", decode: _Decode[_Request], method: str
+    behavior: "_Unary[_Request, _Response]", decode: _Decode[_Request], method: str, tracer: Tracer | None
 ) -> "_RawUnary[_Request, _Response]":
     async def answer(raw: bytes, context: "_Context[_Request, _Response]") -> _Response:
-        request = await _read(raw, decode, context, method)
-        return await _guard(behavior(request, context), context, method)
+        with _drawn(tracer, method, context) as span:
+            request = await _read(raw, decode, context, method, span)
+            return await _guard(behavior(request, context), context, method, span)
 
     return answer
 
 
 def _wrap_stream(
-    behavior: "_Stream[_Request, _Response]", decode: _Decode[_Request], method: str
+    behavior: "_Stream[_Request, _Response]", decode: _Decode[_Request], method: str, tracer: Tracer | None
 ) -> "Callable[[bytes, _Context[_Request, _Response]], Awaitable[None]]":
     async def answer(raw: bytes, context: "_Context[_Request, _Response]") -> None:
-        request = await _read(raw, decode, context, method)
-        await _guard(_drive(behavior(request, context), context), context, method)
+        with _drawn(tracer, method, context) as span:
+            request = await _read(raw, decode, context, method, span)
+            await _guard(_drive(behavior(request, context), context), context, method, span)
 
     return answer
 
@@ -128,13 +148,18 @@ def _wrap_exchange(
 
 
 async def _read(
-    raw: bytes, decode: _Decode[_Request], context: "_Context[_Request, _Response]", method: str
+    raw: bytes,
+    decode: _Decode[_Request],
+    context: "_Context[_Request, _Response]",
+    method: str,
+    span: CallSpan | None = None,
 ) -> _Request:
     try:
         return decode(raw)
     except DecodeError:  # no entry in the log: whoever sends such things could fill it
         message = f"the request of {method} can not be read: it is no message of its type, or a text in it no UTF-8"
-    return await _abort(context, Problem(grpc.StatusCode.INVALID_ARGUMENT, EdgeReason.FIELD_INVALID.value, message))
+    problem = Problem(grpc.StatusCode.INVALID_ARGUMENT, EdgeReason.FIELD_INVALID.value, message)
+    return await _abort(context, problem, span)
 
 
 async def _drive(messages: AsyncGenerator[_Response, None], context: "_Context[_Request, _Response]") -> None:
@@ -143,7 +168,9 @@ async def _drive(messages: AsyncGenerator[_Response, None], context: "_Context[_
             await context.write(message)
 
 
-async def _guard(call: Awaitable[_Answer], context: "_Context[_Request, _Response]", method: str) -> _Answer:
+async def _guard(
+    call: Awaitable[_Answer], context: "_Context[_Request, _Response]", method: str, span: CallSpan
+) -> _Answer:
     """Awaits `call`; whatever it raises becomes the call's status."""
     try:
         return await call
@@ -151,7 +178,31 @@ async def _guard(call: Awaitable[_Answer], context: "_Context[_Request, _Respons
         raise  # the call has ended under us: there is nobody to tell
     except Exception as error:  # allowed (ADR 5): whatever broke, the client gets a status and we get a line
         problem = _to_problem(error, method)
-    return await _abort(context, problem)
+    return await _abort(context, problem, span)
+
+
+@contextmanager
+def _drawn(tracer: Tracer | None, method: str, context: "_Context[_Request, _Response]") -> Iterator[CallSpan]:
+    """The span of this call, ended whatever becomes of it: a call that leaves without a status was cancelled, or had no
+    time left."""
+    parent = read_headers(context.invocation_metadata())
+    is_drawn = parent is not None or method.lstrip("/").startswith(DRAWN_SERVICES)
+    span = CallSpan(tracer if is_drawn else None, method, parent)
+    enter_call(span)
+    try:
+        yield span
+    except (asyncio.CancelledError, aio.InternalError):
+        remaining_s: float | None = context.time_remaining()  # None without one, whatever the published types say
+        is_late = remaining_s is not None and remaining_s <= 0
+        _end_span(span, grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED)
+        raise
+    finally:
+        _end_span(span, grpc.StatusCode.OK)  # unless it was ended with another status before
+
+
+def _end_span(span: CallSpan, code: grpc.StatusCode, message: str = "") -> None:
+    number: int = code.value[0]
+    span.end(code.name, number, message)
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:
@@ -201,7 +252,9 @@ def _incident(error: Exception, method: str) -> Problem:
     return Problem(grpc.StatusCode.INTERNAL, EdgeReason.INTERNAL_ERROR.value, message, metadata=metadata)
 
 
-async def _abort(context: "_Context[_Request, _Response]", problem: Problem) -> Never:
+async def _abort(context: "_Context[_Request, _Response]", problem: Problem, span: CallSpan | None) -> Never:
     status = to_status(problem)
+    if span is not None:
+        _end_span(span, problem.code, status.message)
     details = ((DETAILS_KEY, status.SerializeToString()),)
     await context.abort(problem.code, status.message, details)

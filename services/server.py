@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -34,8 +34,7 @@ from services.loading import LOAD_ERRORS, LoadedModel, Loader, LoadingCrashed, P
 from services.probe import ProbePort
 from services.prompt_threads import PromptThreads
 from services.session import SessionServicer
-from telemetry.history import HistorySink
-from telemetry.log_sink import LogSink
+from services.watching import Watching
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ _STREAM_GRACE_S = 0.5
 _LATE_CALLS_S = 0.2
 """For how long calls that come too late are still answered, SERVER_STOPPING."""
 
-_START_ERRORS = (*LOAD_ERRORS, LoadingCrashed, ValueError, EngineFailed, Refusal)
+_START_ERRORS = (*LOAD_ERRORS, LoadingCrashed, ConfigError, ValueError, EngineFailed, Refusal)
 """Why a server can not start, each with a message that says it all."""
 
 
@@ -80,8 +79,11 @@ class Server:
         announcer: Announcer,
         load: Loader = load_in_thread,
         process: ProcessHooks | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`environment`: the process's, of which OpenTelemetry's variables count. Raises ConfigError."""
         self._config = config
+        self._watching = Watching(config.telemetry(environment or {}))
         self._process = process or ProcessHooks()
         self._load = load
         self._announcer = announcer
@@ -92,8 +94,7 @@ class Server:
         self._vitals = Vitals()
         self._incidents = Incidents(WallClock())
         self._probe: ProbePort | None = None
-        self._sink = LogSink(logging.getLogger("tenure.events"))
-        self._api = aio.server(interceptors=(ErrorInterceptor(),), options=server_options())
+        self._api = aio.server(interceptors=(ErrorInterceptor(self._watching.tracer),), options=server_options())
         self._engine: LocalEngine | None = None
         self.start_failure: str | None = None
         self.is_setting_wrong = False
@@ -119,6 +120,7 @@ class Server:
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
+            await self._watching.stop()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> Watchdog:
         """Starts what looks after the engine from outside: the watchdog and, when asked for, the probe port."""
@@ -185,28 +187,35 @@ class Server:
         trace = None if isinstance(error, _START_ERRORS) else error
         _log.critical("event=start_failed reason=%s: %s", type(error).__name__, error, exc_info=trace)
         self.start_failure = str(error) or type(error).__name__
-        self.is_setting_wrong = isinstance(error, PoolSettingError)
+        self.is_setting_wrong = isinstance(error, PoolSettingError | ConfigError)
         return None
 
     async def _start_engine(self) -> LocalEngine:
         loaded = await self._load(self._config, self._report_progress)
         for note in loaded.notes:
             self._announcer.line(note)
-        history = HistorySink(loaded.executor.capabilities.pool_sizes)
-        engine = self._build_engine(loaded, history)
+        watching = self._watching
+        sinks = watching.attach(loaded.executor.capabilities)
+        for line in watching.start():
+            self._announcer.line(line)
+        engine = self._build_engine(loaded)
         self._engine = engine
         self._announcer.line(f"warming up {loaded.executor.capabilities.name}")
         await engine.start()
         has_states = loaded.executor.capabilities.state_slots > 0
         features = self._config.features(has_chat=loaded.template is not None, has_states=has_states)
-        history.begin()
+        watching.begin()
         backend = Backend(
             engine,
             loaded.tokenizer,
             loaded.template,
             features,
             self._threads,
-            history=history,
+            history=sinks.history,
+            kv_log=sinks.kv_log,
+            kv_feed=sinks.kv_feed,
+            spans=watching.ring,
+            find_turn=watching.find_turn,
             device_faults=loaded.device_faults,
         )
         self._cell.fill(backend)
@@ -217,13 +226,14 @@ class Server:
         self._vitals.touch()
         self._announcer.progress(done, what)
 
-    def _build_engine(self, loaded: LoadedModel, history: HistorySink) -> LocalEngine:
+    def _build_engine(self, loaded: LoadedModel) -> LocalEngine:
         core = Core(self._config.core(loaded.executor.capabilities, loaded.eos_ids))
         return LocalEngine(
             core,
             loaded.executor,
             loaded.tokenizer.vocabulary,
-            sinks=(self._sink, history),
+            sinks=self._watching.sinks,
+            step_listeners=self._watching.step_listeners,
             config=self._config.runtime(),
             lifecycle=self._lifecycle,
             vitals=self._vitals,
@@ -241,6 +251,7 @@ class Server:
         except EngineFailed as failure:
             _log.critical("event=engine_failed reason=%s", failure)
             has_stopped_well = False
+        self._watching.end_of_engine()
         await self._health.publish()
         # Calls that are on their way now still hear why, and not just that they are cancelled.
         await asyncio.sleep(_LATE_CALLS_S)

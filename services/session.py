@@ -13,11 +13,12 @@ from engine.core.ids import SessionId, TurnId
 from engine.runtime.handle import EngineClosed, EngineHandle
 from protos.v1 import session_pb2, session_pb2_grpc
 from services.backend import BackendCell
+from services.calls import current_call
 from services.codec import decode_fork, decode_list, decode_open, encode_fork, encode_sessions, encode_truncate
 from services.errors import invalid_field
 from services.listing import list_page
-from services.trace_context import read_trace_id
 from services.validation import require_name, validate_fork, validate_list, validate_open
+from telemetry.names import Attr
 
 # In quotes: generic in the published types only.
 _OpeningContext: TypeAlias = (
@@ -40,12 +41,13 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         validate_open(draft)
         session_id = SessionId(draft.session_id or secrets.token_hex(8))
         engine = self._backend.require().engine
+        current_call().set(Attr.SESSION_ID, session_id)
         await engine.open_session(
             session_id,
             streaming=draft.streaming,
             idle_timeout_s=draft.idle_timeout_s,
             priority=draft.priority,
-            trace_id=read_trace_id(context.invocation_metadata()),
+            caller=current_call().caller,
         )
         if not draft.session_id:
             await self._require_reader(context, engine, session_id)
@@ -74,7 +76,10 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         context: aio.ServicerContext[session_pb2.CloseRequest, session_pb2.CloseResponse],
     ) -> session_pb2.CloseResponse:
         require_name("session_id", request.session_id, "which session?")
-        await self._backend.require().engine.close_session(SessionId(request.session_id), drain=request.drain)
+        current_call().set(Attr.SESSION_ID, request.session_id)
+        await self._backend.require().engine.close_session(
+            SessionId(request.session_id), drain=request.drain, caller=current_call().caller
+        )
         return session_pb2.CloseResponse()
 
     async def Fork(
@@ -85,14 +90,16 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         draft = decode_fork(request)
         validate_fork(draft)
         new_session_id = SessionId(draft.new_session_id or secrets.token_hex(8))
-        engine = self._backend.require().engine
+        engine, caller = self._backend.require().engine, current_call().caller
+        current_call().set(Attr.SESSION_ID, new_session_id)
         lengths = await engine.fork_session(
             Fork(
                 SessionId(draft.session_id),
                 new_session_id,
                 at_turn=None if draft.at_turn is None else TurnId(draft.at_turn),
                 at_len=draft.at_len,
-                trace_id=read_trace_id(context.invocation_metadata()),
+                trace_id=caller.trace_id,
+                caller_span=caller.span,
             )
         )
         if not draft.new_session_id:
@@ -107,6 +114,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         require_name("session_id", request.session_id, "which session?")
         if not request.HasField("length"):
             raise invalid_field("length", "is not set; 0 would empty the session")
+        current_call().set(Attr.SESSION_ID, request.session_id)
         engine = self._backend.require().engine
         return encode_truncate(await engine.truncate_session(SessionId(request.session_id), request.length))
 

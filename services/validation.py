@@ -8,7 +8,7 @@ import math
 
 from engine.core.ids import SessionId, TurnId, pack_ids
 from engine.core.sampling import SEED_MAX, Sampling
-from engine.runtime.handle import TurnRequest
+from engine.runtime.handle import NOBODY, Caller, TurnRequest
 from services.drafts import (
     ChatDraft,
     ForkDraft,
@@ -97,7 +97,7 @@ def validate(
     turn_id: str,
     seed: int,
     deadline_s: float | None,
-    trace_id: str = "",
+    caller: Caller = NOBODY,
     content: bytes = b"",
 ) -> TurnRequest:
     """The immutable request, from a draft that passed `validate_turn` and the ids of its input.
@@ -124,7 +124,7 @@ def validate(
         content=content,
         base=prompt.base,
         deadline_s=deadline_s,
-        trace_id=trace_id,
+        caller=caller,
         options=draft.options,
     )
 

@@ -1,6 +1,6 @@
 """What the shell may ask of the core: a closed union, matched with `assert_never`.
 
-Flush, Export and Adopt join it with the features they serve.
+Export and Adopt join it with the features they serve.
 """
 
 from dataclasses import dataclass
@@ -69,6 +69,8 @@ class Open:
     priority: int = 0
     """Of all turns of the session that name none; higher is sooner."""
     trace_id: str = ""
+    caller_span: str = ""
+    """Names the caller's span for whoever draws traces, as in all commands and events that carry it. Opaque here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Close:
     session_id: SessionId
     drain: bool = False
     """Lets running and waiting turns finish first. A later Close without it aborts them after all."""
+    trace_id: str = ""
+    caller_span: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class Fork:
     at_turn: TurnId | None = None
     at_len: int | None = None
     trace_id: str = ""
+    caller_span: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,7 @@ class Submit:
     namespace: str = ""
     """Of a stateless turn; a session's turns have the session's."""
     trace_id: str = ""
+    caller_span: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +203,20 @@ class CommitFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Flush:
+    """Frees all that the prefix cache holds and nobody uses. What turns and sessions hold or use stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What went free by a Flush: the answer of `Core.apply`."""
+
+    pages: int
+    swa_pages: int = 0
+    states: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Lengths:
     """What became of a session by Fork or Truncate: the answer of `Core.apply`."""
 
@@ -206,4 +226,6 @@ class Lengths:
     """How many of them, from the first, have their KV now; the next turn computes the others."""
 
 
-Command = Open | Close | Fork | Truncate | Submit | Abort | FinishAt | CommitAck | CommitFailed
+Command = Open | Close | Fork | Truncate | Submit | Abort | FinishAt | CommitAck | CommitFailed | Flush
+Applied = Lengths | Flushed | None
+"""What `Core.apply` returns: Lengths of Fork and Truncate, Flushed of Flush."""

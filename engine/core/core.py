@@ -5,13 +5,15 @@ from typing import assert_never
 from engine.core.commands import (
     Abort,
     AbortReason,
+    Applied,
     Close,
     Command,
     CommitAck,
     CommitFailed,
     FinishAt,
+    Flush,
+    Flushed,
     Fork,
-    Lengths,
     Open,
     Submit,
     Truncate,
@@ -19,11 +21,13 @@ from engine.core.commands import (
 from engine.core.config import CoreConfig
 from engine.core.endings import Endings
 from engine.core.errors import require
-from engine.core.events import EventLog, Numbered
+from engine.core.events import CacheFlushed, EventLog, Numbered
 from engine.core.faults import Fault, plant_fault
 from engine.core.findings import CheckLevel, Report
+from engine.core.flushing import flush_tree
 from engine.core.holding import Holding
 from engine.core.ids import SessionId, TurnId, pages_for
+from engine.core.image import BooksImage, take_image
 from engine.core.intake import Intake
 from engine.core.invariants import Books, check_books
 from engine.core.lineage import Lineage
@@ -102,8 +106,8 @@ class Core:
         self._num_changes = 0
         self._now = 0.0
 
-    def apply(self, command: Command, now: float) -> Lengths | None:
-        """Takes one command. Raises Refusal, and then nothing has changed. Lengths: of Fork and Truncate."""
+    def apply(self, command: Command, now: float) -> Applied:
+        """Takes one command. Raises Refusal, and then nothing has changed."""
         self._advance_clock(now)
         self._num_changes += 1
         try:
@@ -111,13 +115,14 @@ class Core:
         finally:
             self._num_changes += 1
 
-    def _take(self, command: Command, now: float) -> Lengths | None:
+    def _take(self, command: Command, now: float) -> Applied:
         match command:
             case Open():
                 self._cache.open_session(self._sessions.open(command, now))
             case Close():
                 session = self._sessions.get(command.session_id)
                 if session is not None:
+                    session.closing_trace = command.trace_id, command.caller_span
                     self._endings.close(session, AbortReason.SESSION_CLOSED, now, drain=command.drain)
             case Fork():
                 return self._lineage.fork(command, now)
@@ -127,9 +132,16 @@ class Core:
                 self._intake.submit(command, now)
             case Abort() | FinishAt() | CommitAck() | CommitFailed():
                 self._apply_to_turn(command, now)
+            case Flush():
+                return self._flush()
             case _:
                 assert_never(command)
         return None
+
+    def _flush(self) -> Flushed:
+        flushed = flush_tree(self._tree, self._pools.ledger)
+        self._log.emit(CacheFlushed(flushed.pages + flushed.swa_pages + flushed.states))
+        return flushed
 
     def _apply_to_turn(self, command: Abort | FinishAt | CommitAck | CommitFailed, now: float) -> None:
         request = self._queues.live.get(command.rid)
@@ -243,6 +255,10 @@ class Core:
         """Breaks the books on purpose, see `engine.core.faults`. Raises Refusal: FAULT_IMPOSSIBLE."""
         self._num_changes += 2
         return plant_fault(self._books, fault)
+
+    def image(self) -> BooksImage:
+        """The books unit by unit, as all events so far have made them. O(units)."""
+        return take_image(self._books, self._log.last_seq)
 
     def snapshot(self) -> Snapshot:
         """Batch and pool state as plain data: O(turns + sessions)."""

@@ -215,4 +215,8 @@ class Endings:
             return
         self._sessions.remove(session)
         self._cache.close_session(session)
-        self._log.emit(SessionClosed(session.session_id, session.closing, session.history_len, session.uid))
+        trace_id, caller_span = session.closing_trace
+        closed = SessionClosed(
+            session.session_id, session.closing, session.history_len, session.uid, trace_id, caller_span
+        )
+        self._log.emit(closed)

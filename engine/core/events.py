@@ -65,6 +65,33 @@ class Draining:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixStored:
+    """What units of the cache stand for: follows the move that brought them there. They keep it until they leave CACHE.
+
+    path from the root:  | parent page | pages[0] | pages[1] | ...      ids: page_size tokens for each page
+    """
+
+    pool: PoolKind
+    pages: tuple[int, ...]
+    ids: bytes = b""
+    """Of the full pool: the tokens of `pages`, as int32 bytes."""
+    parent: int | None = None
+    """Of the full pool: the page before the first; None where the path begins."""
+    namespace: str = ""
+    """Of the full pool, where the path begins. What follows a parent is in the parent's."""
+    beside: tuple[int, ...] = ()
+    """Of the other pools: the full pages of the same tokens, one for each SWA page. A state stands for all tokens up to
+    the end of its page."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFlushed:
+    """Follows the evictions of a Flush: so many units of all pools."""
+
+    num_units: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlotChanged:
     """A session's slot went from one state to another. `kv_committed_len`: tokens of KV it keeps now."""
 
@@ -83,6 +110,7 @@ class SessionOpened:
     streaming: bool
     trace_id: str
     uid: int
+    caller_span: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +121,9 @@ class SessionClosed:
     history_len: int
     """Tokens of a streaming session; 0 for an ordinary one, which has as many histories as branches."""
     uid: int
+    trace_id: str = ""
+    """Of the Close; empty when it expired."""
+    caller_span: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +171,9 @@ class TurnAccepted:
     max_tokens: int
     """What was accepted: the least of what was asked, what the context and what the empty pool leave."""
     trace_id: str
+    caller_span: str = ""
+    parent: TurnId | None = None
+    """The turn of an ordinary session that it follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +254,16 @@ class TurnEnded:
     detail: str = ""
 
 
+Share = tuple[Rid, int, int]
+"""A turn's part of a step: it computes `[1]`, the first position, and `[2]` positions from there."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlanned:
     step: StepNo
     num_rows: int
     num_tokens: int
+    shares: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +277,8 @@ CoreEvent = (
     | Protected
     | Unprotected
     | Draining
+    | PrefixStored
+    | CacheFlushed
     | SlotChanged
     | SessionOpened
     | SessionClosed
@@ -277,6 +318,11 @@ class EventLog:
         self._next_seq = 1
         self._pending: list[CoreEvent] = []
         self.emit = self._pending.append
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the last event, taken or not; 0 before the first."""
+        return self._next_seq - 1 + len(self._pending)
 
     def take(self) -> tuple[Numbered, ...]:
         """What was told since the last call, in order."""

@@ -108,5 +108,7 @@ class Intake:
                 new_len=prompt_len - turn.base_len,
                 max_tokens=max_tokens,
                 trace_id=command.trace_id,
+                caller_span=command.caller_span,
+                parent=turn.place.parent,
             )
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from engine.core.errors import InvariantViolation, require
-from engine.core.events import EventLog, KvMoved, Protected, Unprotected
+from engine.core.events import EventLog, KvMoved, PrefixStored, Protected, Unprotected
 from engine.core.ids import StepNo
 from engine.core.ownership import CIRCULATING_KINDS, FREE, MOVES, Move, MoveRule, Owner, OwnerKind, PoolKind
 from engine.core.provenance import HandOvers, Provenance, UnitHistory
@@ -157,6 +157,10 @@ class Ledger:
         counts[source.kind] -= len(units)
         counts[target.kind] += len(units)
         self._log.emit(KvMoved(pool, move, source, target, units, provenance.step, trace_id))
+
+    def tell_stored(self, stored: PrefixStored) -> None:
+        """What units that came to the cache stand for."""
+        self._log.emit(stored)
 
     # Locks
 

@@ -8,7 +8,7 @@ state:                                     s       one point, at the very end
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from engine.core.radix_node import Lock, Match, Node, Pinned, path_up
+from engine.core.radix_node import Lock, Match, Node, Pinned, path_up, shared_pages
 from engine.core.window import window_start
 
 Step = tuple[Node, int, int]
@@ -53,6 +53,24 @@ class Matcher:
                 continue
             best = step
         return None if best is None else Match(*best)
+
+
+def steps_along(root: Node | None, key: bytes, page_bytes: int) -> Iterator[Step]:
+    """The nodes below `root` that the ids of `key` lead through, each with how far. O(len(key)) in memcmp."""
+    node, at = root, 0
+    while node is not None and at + page_bytes <= len(key):
+        child = node.children.get(key[at : at + page_bytes])
+        if child is None:
+            return
+        node = child
+        if key.startswith(child.key, at):  # compared in place: the usual case, and slices would be copies
+            at += len(child.key)
+            yield node, len(child.pages), at // page_bytes
+            continue
+        used = shared_pages(child.key, key[at : at + len(child.key)], page_bytes)
+        at += used * page_bytes
+        yield node, used, at // page_bytes
+        return
 
 
 def steps_down(lock: Lock, num_pages: int) -> Iterator[Match]:

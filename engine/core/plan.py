@@ -3,7 +3,7 @@
 from __future__ import annotations  # `array[int]` exists at run time only from Python 3.12
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.core.ids import TOKEN_BYTES, Rid, StepNo
@@ -90,6 +90,8 @@ class StepResult:
 
     step: StepNo
     sampled: tuple[tuple[int, ...], ...]
+    device_s: float | None = field(default=None, compare=False)
+    """How long the device took, where the executor knows: no part of what the forward came to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,10 @@ class Pools:
         """Units told to be draining and not moved since, whoever holds them. O(1)."""
         return len(self._draining[pool])
 
+    def draining_units(self, pool: PoolKind) -> frozenset[int]:
+        """The units that `num_draining` counts."""
+        return frozenset(self._draining[pool])
+
     def grant(self, owner: Owner, pages: int, rows: int = 0, states: int = 0) -> Grant | None:
         """Takes units from the free stacks for a request: all of them, or None and nothing moved.
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from engine.core.errors import require
+from engine.core.events import PrefixStored
 from engine.core.eviction import EvictionHeap, has_free_state, has_free_windows, is_free_leaf
 from engine.core.ids import TOKEN_BYTES
-from engine.core.matcher import Matcher, Step, pinned_by, pinned_by_lock, steps_down
+from engine.core.matcher import Matcher, pinned_by, pinned_by_lock, steps_along, steps_down
 from engine.core.ownership import CACHE, Move, Owner, PoolKind
 from engine.core.path_locks import PathLocks
 from engine.core.pools import Pools
@@ -80,31 +81,11 @@ class RadixTree:
 
         Changes nothing. O(len(key)) in memcmp, O(depth) in steps.
         """
-        return self.matcher.longest_usable(self._walk(namespace, key))
+        return self.matcher.longest_usable(steps_along(self._roots.get(namespace), key, self._page_bytes))
 
     def probe_path(self, lock: Lock, num_pages: int) -> Match | None:
         """The longest usable prefix of a lock's path within its first `num_pages`. Changes nothing. O(depth)."""
         return self.matcher.longest_usable(steps_down(lock, num_pages))
-
-    def _walk(self, namespace: str, key: bytes) -> Iterator[Step]:
-        """The nodes that `key` leads through, each with how far."""
-        node = self._roots.get(namespace)
-        if node is None:
-            return
-        at, page_bytes = 0, self._page_bytes
-        while at + page_bytes <= len(key):
-            child = node.children.get(key[at : at + page_bytes])
-            if child is None:
-                return
-            node = child
-            if key.startswith(child.key, at):  # compared in place: the usual case, and slices would be copies
-                at += len(child.key)
-                yield node, len(child.pages), at // page_bytes
-                continue
-            used = shared_pages(child.key, key[at : at + len(child.key)], page_bytes)
-            at += used * page_bytes
-            yield node, used, at // page_bytes
-            return
 
     def pinned_by(self, match: Match) -> Pinned:
         """What would stop being reclaimable if `match` were locked. Changes nothing. O(depth)."""
@@ -248,6 +229,7 @@ class RadixTree:
     def _lengthen(self, move: Move, owner: Owner, lock: Lock, key: bytes, pages: list[int]) -> None:
         """Puts pages behind a leaf that the giver alone has locked: so a prompt of many chunks becomes one node."""
         self._pools.move(move, FULL, pages, owner, CACHE)
+        self._pools.ledger.tell_stored(PrefixStored(FULL, tuple(pages), key, lock.node.pages[-1]))
         self._pools.ledger.protect(pages)
         lock.node.key += key
         lock.node.pages += pages
@@ -257,6 +239,8 @@ class RadixTree:
         """Attaches all of `key`, in nodes that have SWA pages throughout or not at all. Returns the last one."""
         pages = gift.pages[len(gift.pages) - len(key) // self._page_bytes :]
         self._pools.move(move, FULL, pages, owner, CACHE)
+        before = parent.pages[-1] if parent.pages else None
+        self._pools.ledger.tell_stored(PrefixStored(FULL, tuple(pages), key, before, parent.namespace or ""))
         if self._is_plain:
             return self._attach(parent, key, pages)
         if self.matcher.window is not None:
@@ -269,6 +253,7 @@ class RadixTree:
             node = self._attach(node, key[first * self._page_bytes : stop * self._page_bytes], pages[first:stop])
             node.swa = [gift.swa[start + place] for place in places if start + place in gift.swa]
             node.last_use = use
+            self._tell_windows(node)
             self._offer_extras(node)
         return node
 
@@ -286,14 +271,20 @@ class RadixTree:
             self._split(node, first - start)
         node.swa = [swa[place] for place in range(first, stop)]
         self._pools.move(move, SWA, node.swa, owner, CACHE)
+        self._tell_windows(node)
         node.last_use = max(node.last_use, self.next_use())
         self._offer_extras(node)
         return tuple(range(first, stop))
+
+    def _tell_windows(self, node: Node) -> None:
+        if node.swa:
+            self._pools.ledger.tell_stored(PrefixStored(SWA, tuple(node.swa), beside=tuple(node.pages)))
 
     def _take_state(self, move: Move, owner: Owner, node: Node, state: int) -> bool:
         if not state or node.state:
             return False
         self._pools.move(move, MAMBA, [state], owner, CACHE)
+        self._pools.ledger.tell_stored(PrefixStored(MAMBA, (state,), beside=(node.pages[-1],)))
         node.state = state
         node.last_use = max(node.last_use, self._uses)
         self._offer_extras(node)

@@ -1,6 +1,7 @@
 """The scheduler: which requests compute which tokens in the next step, and what the answers mean."""
 
 from collections import deque
+from operator import itemgetter
 
 from engine.core.commands import AbortReason, FinishReason
 from engine.core.config import CoreConfig
@@ -21,6 +22,9 @@ from engine.core.stops import finish_reason
 
 Share = tuple[Request, int]
 """A request that is in the plan being made, and how many tokens it computes."""
+
+_share_of = itemgetter(*map(PlanRow._fields.index, ("rid", "start_len", "query_len")))
+"""The part of a row that the world is told of."""
 
 RUNNING = Phase.RUNNING
 """Looked up once: asking an enum for a member costs as much as a call, and every row of every step asks."""
@@ -93,7 +97,7 @@ class Scheduler:
         self._steps = step
         self._in_flight.append(plan)
         self._room.ratio.lower()
-        self._log.emit(StepPlanned(step, len(plan.rows), plan.num_tokens))
+        self._log.emit(StepPlanned(step, len(plan.rows), plan.num_tokens, tuple(map(_share_of, plan.rows))))
         return plan
 
     def _choose_running(self, chosen: list[Share], budget: int) -> tuple[int, bool]:

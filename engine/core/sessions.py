@@ -29,6 +29,7 @@ class Session:
     namespace: str
     priority: int
     trace_id: str
+    caller_span: str
     idle_since: float
     history: bytes = b""
     """Streaming: all ids."""
@@ -38,6 +39,8 @@ class Session:
     """Ordinary: finished turns, parents before their children."""
     live: dict[TurnId, LiveTurn] = field(default_factory=dict)
     closing: AbortReason | None = None
+    closing_trace: tuple[str, str] = ("", "")
+    """Trace id and span of who closes it."""
 
     @property
     def history_len(self) -> int:
@@ -101,6 +104,7 @@ class SessionController:
                 namespace=command.namespace,
                 priority=command.priority,
                 trace_id=command.trace_id,
+                caller_span=command.caller_span,
                 idle_since=now,
             )
         )
@@ -119,7 +123,10 @@ class SessionController:
         self._sessions[session.session_id] = session
         self._stored_tokens += session.stored_len
         self._watch(session)
-        self._log.emit(SessionOpened(session.session_id, session.streaming, session.trace_id, session.uid))
+        opened = SessionOpened(
+            session.session_id, session.streaming, session.trace_id, session.uid, session.caller_span
+        )
+        self._log.emit(opened)
         return session
 
     # Forking and truncating
@@ -142,6 +149,7 @@ class SessionController:
             namespace=source.namespace,
             priority=source.priority,
             trace_id=command.trace_id,
+            caller_span=command.caller_span,
             idle_since=now,
             history=slice_ids(source.history, 0, end),
             ends={name: turn_end for name, turn_end in source.ends.items() if turn_end <= end},

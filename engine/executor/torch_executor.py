@@ -5,6 +5,7 @@ import itertools
 import logging
 import queue
 import threading
+import time
 from dataclasses import dataclass
 
 import torch
@@ -147,6 +148,7 @@ class TorchExecutor:
         return StepFailure(batch.step, reason)
 
     def _step(self, batch: Batch, drill: ForwardDrill | None) -> StepResult:
+        began_s = time.perf_counter()
         for token, row in zip(batch.pending_idx, batch.pending_rows, strict=True):
             sampled_id = self._sampled.get(int(row))
             if sampled_id is None:
@@ -160,7 +162,8 @@ class TorchExecutor:
         for row, token_id in zip(batch.sample_rows.tolist(), chosen, strict=True):
             self._sampled[row] = token_id if token_id < self._capabilities.vocab_size else _VOID_ID
         edges = itertools.pairwise(batch.sample_indptr.tolist())
-        return StepResult(batch.step, tuple(tuple(chosen[start:stop]) for start, stop in edges))
+        device_s = time.perf_counter() - began_s
+        return StepResult(batch.step, tuple(tuple(chosen[start:stop]) for start, stop in edges), device_s)
 
     def _give_up(self, in_hand: _Job | None, cause: BaseException) -> None:
         """The thread ends: what it has in hand, what waits and what comes later carries the cause."""

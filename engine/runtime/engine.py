@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from engine.core.commands import AbortReason, Close, Fork, Lengths, Open, Truncate
+from engine.core.commands import AbortReason, Close, Flush, Flushed, Fork, Lengths, Open, Truncate
 from engine.core.core import Core
 from engine.core.errors import Refusal
 from engine.core.events import EventSink
 from engine.core.faults import Fault
 from engine.core.findings import CheckLevel, Report
 from engine.core.ids import Rid, SessionId, TurnId, pack_ids, unpack_ids
+from engine.core.image import BooksImage
 from engine.core.ownership import PoolKind
 from engine.core.provenance import UnitHistory
 from engine.core.snapshot import Snapshot
@@ -27,6 +28,8 @@ from engine.runtime.dumps import Dumps
 from engine.runtime.gate import require_content, require_fit, require_held, to_submit
 from engine.runtime.handle import (
     DEFAULT_OPTIONS,
+    NOBODY,
+    Caller,
     EngineClosed,
     EngineFailed,
     Finished,
@@ -41,6 +44,7 @@ from engine.runtime.lifecycle import EngineState, Lifecycle
 from engine.runtime.loop import EngineLoop, Watched
 from engine.runtime.output import TurnOutput
 from engine.runtime.records import TurnRecord, TurnRecords, forgotten
+from engine.runtime.step_times import StepListener
 from engine.runtime.streams import LiveStream, TurnFeed
 from engine.runtime.turns import LiveTurns
 from engine.runtime.vitals import Trip, Vitals
@@ -66,6 +70,7 @@ class LocalEngine:
         vocabulary: TokenBytes,
         *,
         sinks: Sequence[EventSink] = (),
+        step_listeners: Sequence[StepListener] = (),
         clock: Clock | None = None,
         config: RuntimeConfig | None = None,
         lifecycle: Lifecycle | None = None,
@@ -96,6 +101,7 @@ class LocalEngine:
             self._turns,
             self._records,
             sinks=sinks,
+            step_listeners=step_listeners,
             clock=clock or MonotonicClock(),
             config=self._config,
             watched=Watched(self.vitals, self.incident_log, self._dumps.of_halt),
@@ -189,9 +195,10 @@ class LocalEngine:
         streaming: bool,
         idle_timeout_s: float | None = None,
         priority: int = 0,
-        trace_id: str = "",
+        caller: Caller = NOBODY,
     ) -> None:
-        request = Open(session_id, streaming, idle_timeout_s, priority=priority, trace_id=trace_id)
+        of_caller = {"trace_id": caller.trace_id, "caller_span": caller.span}
+        request = Open(session_id, streaming, idle_timeout_s, priority=priority, **of_caller)
         await self._open(request, session_id)
 
     async def fork_session(self, request: Fork) -> Lengths:
@@ -223,9 +230,9 @@ class LocalEngine:
         assert isinstance(lengths, Lengths), "the core answers a Truncate with its lengths"
         return lengths
 
-    async def close_session(self, session_id: SessionId, *, drain: bool = False) -> None:
+    async def close_session(self, session_id: SessionId, *, drain: bool = False, caller: Caller = NOBODY) -> None:
         turns = self._turns.find_of_session(session_id)
-        await self._inbox.send(Close(session_id, drain))
+        await self._inbox.send(Close(session_id, drain, caller.trace_id, caller.span))
         await self._turns.wait_ended(turns)
 
     async def submit(self, turn: TurnRequest) -> LiveStream:
@@ -320,6 +327,14 @@ class LocalEngine:
 
     async def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
         return self._core.explain(pool, unit)
+
+    async def image(self) -> BooksImage:
+        return self._core.image()
+
+    async def flush(self) -> Flushed:
+        flushed = await self._inbox.send(Flush())
+        assert isinstance(flushed, Flushed), "the core says what it freed"
+        return flushed
 
     def give_up(self, trip: Trip) -> None:
         """Ends all streams, and then the engine, for it is lost. On the loop's thread."""

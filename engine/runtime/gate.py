@@ -22,7 +22,8 @@ def to_submit(rid: Rid, turn: TurnRequest) -> Submit:
         max_tokens=turn.max_tokens,
         ignore_eos=turn.ignore_eos,
         sampling=turn.sampling,
-        trace_id=turn.trace_id,
+        trace_id=turn.caller.trace_id,
+        caller_span=turn.caller.span,
         **asdict(turn.options),
     )
 

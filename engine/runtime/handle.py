@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, Self
 
-from engine.core.commands import AbortReason, FinishReason, Fork, Lengths, OnAbort, TurnMode
+from engine.core.commands import AbortReason, FinishReason, Flushed, Fork, Lengths, OnAbort, TurnMode
 from engine.core.errors import Refusal
 from engine.core.events import Usage
 from engine.core.faults import Fault
 from engine.core.findings import Report
 from engine.core.ids import TOKEN_BYTES, SessionId, TurnId, count_ids, unpack_ids
+from engine.core.image import BooksImage
 from engine.core.ownership import PoolKind
 from engine.core.provenance import UnitHistory
 from engine.core.sampling import GREEDY, Sampling
@@ -34,6 +35,19 @@ class TurnOptions:
 
 
 DEFAULT_OPTIONS = TurnOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf something is done: where it stands in the caller's trace."""
+
+    trace_id: str = ""
+    """32 hexadecimal digits."""
+    span: str = ""
+    """The caller's span, for whoever draws traces; opaque to the engine."""
+
+
+NOBODY = Caller()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,7 @@ class TurnRequest:
     """What `input_ids` were made to follow; refused when the session has moved on. None: not checked."""
     deadline_s: float | None = None
     """Seconds from now after which the turn is aborted."""
-    trace_id: str = ""
+    caller: Caller = NOBODY
     options: TurnOptions = DEFAULT_OPTIONS
 
 
@@ -228,7 +242,7 @@ class EngineHandle(Protocol):
         streaming: bool,
         idle_timeout_s: float | None = None,
         priority: int = 0,
-        trace_id: str = "",
+        caller: Caller = NOBODY,
     ) -> None:
         """Opens a session. A caller that is cancelled meanwhile leaves none behind."""
         ...
@@ -241,7 +255,7 @@ class EngineHandle(Protocol):
         """Rewinds a session to its first `length` tokens."""
         ...
 
-    async def close_session(self, session_id: SessionId, *, drain: bool = False) -> None:
+    async def close_session(self, session_id: SessionId, *, drain: bool = False, caller: Caller = NOBODY) -> None:
         """Idempotent. Returns once the session's turns have ended: by themselves with `drain`, else as aborted."""
         ...
 
@@ -292,6 +306,14 @@ class EngineHandle(Protocol):
 
     async def explain(self, pool: PoolKind, unit: int) -> UnitHistory:
         """Who owns a unit, and who did before. Raises IndexError for one that the pool does not have."""
+        ...
+
+    async def image(self) -> BooksImage:
+        """Who owns each unit, as all events up to its `seq` have made it. O(units)."""
+        ...
+
+    async def flush(self) -> Flushed:
+        """Frees all that the prefix cache holds and nobody uses."""
         ...
 
     async def incidents(self) -> tuple[Incident, ...]:

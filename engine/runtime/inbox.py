@@ -4,16 +4,16 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from engine.core.commands import Abort, AbortReason, Close, Fork, Lengths, Open, Submit, Truncate
+from engine.core.commands import Abort, AbortReason, Close, Flush, Flushed, Fork, Lengths, Open, Submit, Truncate
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.faults import Fault
 from engine.core.ids import Rid
 from engine.core.provenance import UnitHistory
 from engine.runtime.handle import Base, EngineClosed, again
 
-Answered = Open | Close | Fork | Truncate | Submit | Fault
+Answered = Open | Close | Fork | Truncate | Submit | Flush | Fault
 """Commands, and faults to plant, whose sender waits for the core's answer."""
-Answer = Lengths | UnitHistory | None
+Answer = Lengths | Flushed | UnitHistory | None
 """What `Core.apply` or `Core.plant` returns."""
 
 

@@ -24,7 +24,7 @@ from engine.core.events import (
 from engine.core.faults import Fault
 from engine.core.findings import Finding
 from engine.core.ids import Rid
-from engine.core.plan import StepOutcome, StepPlan
+from engine.core.plan import StepOutcome, StepPlan, StepResult
 from engine.core.provenance import UnitHistory
 from engine.core.turns import Point
 from engine.executor.protocol import Executor
@@ -35,6 +35,7 @@ from engine.runtime.housekeeping import Housekeeping
 from engine.runtime.inbox import Answer, Answered, Inbox, Posted
 from engine.runtime.incidents import Incident, IncidentKind, Incidents
 from engine.runtime.records import TurnRecord, TurnRecords
+from engine.runtime.step_times import StepListener, StepTimes
 from engine.runtime.turns import LiveTurn, LiveTurns
 from engine.runtime.units import UNIT_NAMES
 from engine.runtime.vitals import Beat, InFlight, Phase, Vitals
@@ -64,6 +65,8 @@ class _Out:
     plan: StepPlan
     answer: asyncio.Future[StepOutcome]
     in_flight: InFlight
+    host_s: float
+    """What planning and submitting took."""
 
 
 class EngineLoop:
@@ -82,6 +85,7 @@ class EngineLoop:
         records: TurnRecords,
         *,
         sinks: Sequence[EventSink],
+        step_listeners: Sequence[StepListener],
         clock: Clock,
         config: RuntimeConfig,
         watched: Watched,
@@ -92,6 +96,7 @@ class EngineLoop:
         self._turns = turns
         self._records = records
         self._sinks = tuple(sinks)
+        self._step_listeners = tuple(step_listeners)
         self._clock = clock
         self._config = config
         self._watched = watched
@@ -211,14 +216,16 @@ class EngineLoop:
 
     def _submit_plans(self) -> None:
         while len(self._in_flight) < self._depth:
-            plan = self._core.next_plan(self._clock.now())
+            began_s = self._clock.now()
+            plan = self._core.next_plan(began_s)
             self._publish()
             if plan is None:
                 return
             future = self._executor.submit(plan)
             future.add_done_callback(self._ring)
             phase = Phase.DECODE if plan.num_tokens == len(plan.rows) else Phase.PREFILL
-            self._in_flight.append(_Out(plan, future, InFlight(plan.step, phase, self._vitals.clock.now())))
+            in_flight = InFlight(plan.step, phase, self._vitals.clock.now())
+            self._in_flight.append(_Out(plan, future, in_flight, self._clock.now() - began_s))
 
     def _ring(self, answered: asyncio.Future[StepOutcome]) -> None:
         if not answered.cancelled():
@@ -231,9 +238,17 @@ class EngineLoop:
             outcome = out.answer.result()
             self._progress_s = self._vitals.clock.now()
             self._is_anyones = any(row.rid in self._turns for row in out.plan.rows)
-            self._core.advance(outcome, self._clock.now())
+            began_s = self._clock.now()
+            self._core.advance(outcome, began_s)
             self._publish()
             self._housekeeping.after_step()
+            self._tell_times(out, outcome, self._clock.now() - began_s)
+
+    def _tell_times(self, out: _Out, outcome: StepOutcome, host_s: float) -> None:
+        device_s = outcome.device_s if isinstance(outcome, StepResult) else None
+        times = StepTimes(out.plan.step, out.host_s + host_s, device_s)
+        for listener in self._step_listeners:
+            listener.step_timed(times)
 
     def _give_up_stuck(self) -> None:
         """Ends the turns of a forward that the watchdog found stuck. Their pages stay theirs until it comes back."""

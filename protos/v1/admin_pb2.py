@@ -24,72 +24,68 @@ _sym_db = _symbol_database.Default()
 
 from protos.v1 import history_pb2 as protos_dot_v1_dot_history__pb2
 from protos.v1 import incidents_pb2 as protos_dot_v1_dot_incidents__pb2
+from protos.v1 import ownership_pb2 as protos_dot_v1_dot_ownership__pb2
 from protos.v1 import session_pb2 as protos_dot_v1_dot_session__pb2
+from protos.v1 import traces_pb2 as protos_dot_v1_dot_traces__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/v1/admin.proto\x12\ttenure.v1\x1a\x17protos/v1/history.proto\x1a\x19protos/v1/incidents.proto\x1a\x17protos/v1/session.proto\"\x12\n\x10PoolStatsRequest\"\xd3\x01\n\x04Pool\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\r\n\x05total\x18\x02 \x01(\x03\x12\x11\n\tavailable\x18\x03 \x01(\x03\x12\x11\n\tevictable\x18\x04 \x01(\x03\x12\x11\n\tprotected\x18\x05 \x01(\x03\x12\x14\n\x0csession_held\x18\x06 \x01(\x03\x12\x10\n\x08uncached\x18\x07 \x01(\x03\x12\x10\n\x08\x64raining\x18\x08 \x01(\x03\x12\x13\n\x0bquarantined\x18\t \x01(\x03\x12\x11\n\tpage_size\x18\n \x01(\x03\"\xd8\x01\n\x11PoolStatsResponse\x12\x1e\n\x05pools\x18\x01 \x03(\x0b\x32\x0f.tenure.v1.Pool\x12\x15\n\rsessions_open\x18\x02 \x01(\x03\x12\x15\n\rturns_running\x18\x03 \x01(\x03\x12\x15\n\rturns_waiting\x18\x04 \x01(\x03\x12\x12\n\nslots_held\x18\x05 \x01(\x03\x12\x15\n\rslots_demoted\x18\x06 \x01(\x03\x12\r\n\x05steps\x18\x07 \x01(\x04\x12\x12\n\nchecks_run\x18\x08 \x01(\x04\x12\x10\n\x08\x62\x61lanced\x18\t \x01(\x08\"\x11\n\x0fGetModelRequest\"\x92\x01\n\x10GetModelResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x63ontext_len\x18\x02 \x01(\x03\x12\x12\n\nvocab_size\x18\x03 \x01(\x03\x12\x11\n\tpage_size\x18\x04 \x01(\x03\x12\"\n\x05pools\x18\x05 \x03(\x0b\x32\x13.tenure.v1.PoolSize\x12\x10\n\x08\x66\x65\x61tures\x18\x06 \x03(\t\"<\n\x08PoolSize\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\r\n\x05total\x18\x02 \x01(\x03\"\x0e\n\x0c\x43heckRequest\"N\n\rCheckResponse\x12)\n\x08\x66indings\x18\x01 \x03(\x0b\x32\x17.tenure.v1.CheckFinding\x12\x12\n\nchecks_run\x18\x02 \x01(\x04\"\x84\x01\n\x0c\x43heckFinding\x12\x0b\n\x03law\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12$\n\x04kind\x18\x03 \x01(\x0e\x32\x16.tenure.v1.FindingKind\x12!\n\x04pool\x18\x04 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\r\n\x05units\x18\x05 \x03(\x03\"\x12\n\x10GetConfigRequest\"9\n\x11GetConfigResponse\x12$\n\x08settings\x18\x01 \x03(\x0b\x32\x12.tenure.v1.Setting\"&\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"A\n\x0e\x45xplainRequest\x12!\n\x04pool\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\x0c\n\x04unit\x18\x02 \x01(\x03\":\n\x0f\x45xplainResponse\x12\'\n\x07history\x18\x01 \x01(\x0b\x32\x16.tenure.v1.UnitHistory\"\x90\x01\n\x0bUnitHistory\x12!\n\x04pool\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\x0c\n\x04unit\x18\x02 \x01(\x03\x12#\n\x05owner\x18\x03 \x01(\x0b\x32\x14.tenure.v1.UnitOwner\x12+\n\x07\x63hanges\x18\x04 \x03(\x0b\x32\x1a.tenure.v1.OwnershipChange\"?\n\tUnitOwner\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.tenure.v1.OwnerKind\x12\x0e\n\x06number\x18\x02 \x01(\x03\"\x8b\x01\n\x0fOwnershipChange\x12\x0c\n\x04move\x18\x01 \x01(\t\x12$\n\x06source\x18\x02 \x01(\x0b\x32\x14.tenure.v1.UnitOwner\x12$\n\x06target\x18\x03 \x01(\x0b\x32\x14.tenure.v1.UnitOwner\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x10\n\x08trace_id\x18\x05 \x01(\t\"\x11\n\x0fSnapshotRequest\"\xb3\x01\n\x10SnapshotResponse\x12\x1e\n\x05pools\x18\x01 \x03(\x0b\x32\x0f.tenure.v1.Pool\x12\"\n\x05turns\x18\x02 \x03(\x0b\x32\x13.tenure.v1.TurnInfo\x12(\n\x08sessions\x18\x03 \x03(\x0b\x32\x16.tenure.v1.SessionInfo\x12\"\n\x05plans\x18\x04 \x03(\x0b\x32\x13.tenure.v1.PlanInfo\x12\r\n\x05steps\x18\x05 \x01(\x04\"\xf6\x01\n\x08TurnInfo\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x17\n\nsession_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x05 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x06 \x01(\x03\x12\x11\n\tkv_tokens\x18\x07 \x01(\x03\x12\x10\n\x08kv_pages\x18\x08 \x01(\x03\x12\x17\n\x0fsteps_in_flight\x18\t \x01(\x03\x12\x11\n\tswa_pages\x18\n \x01(\x03\x12\x0e\n\x06states\x18\x0b \x01(\x03\x42\r\n\x0b_session_id\">\n\x08PlanInfo\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12$\n\x04rows\x18\x02 \x03(\x0b\x32\x16.tenure.v1.PlanRowInfo\"Z\n\x0bPlanRowInfo\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0b\n\x03row\x18\x02 \x01(\x03\x12\r\n\x05start\x18\x03 \x01(\x03\x12\x0e\n\x06tokens\x18\x04 \x01(\x03\x12\x0f\n\x07samples\x18\x05 \x01(\x03\"J\n\x11GetHistoryRequest\x12\x13\n\x06last_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rwithout_facts\x18\x02 \x01(\x08\x42\t\n\x07_last_s\"\xd6\x01\n\x12GetHistoryResponse\x12\r\n\x05now_s\x18\x01 \x01(\x01\x12\x11\n\tstarted_s\x18\x02 \x01(\x01\x12\x12\n\ninterval_s\x18\x03 \x01(\x01\x12)\n\x07samples\x18\x04 \x03(\x0b\x32\x18.tenure.v1.HistorySample\x12%\n\x05\x66\x61\x63ts\x18\x05 \x03(\x0b\x32\x16.tenure.v1.SessionFact\x12\x15\n\rfacts_dropped\x18\x06 \x01(\x03\x12!\n\x06totals\x18\x07 \x01(\x0b\x32\x11.tenure.v1.Totals\"\x9b\x03\n\rHistorySample\x12\x0e\n\x06time_s\x18\x01 \x01(\x01\x12\x1e\n\x05pools\x18\x02 \x03(\x0b\x32\x0f.tenure.v1.Pool\x12\x1f\n\x05moves\x18\x03 \x03(\x0b\x32\x10.tenure.v1.Count\x12%\n\x0bmoved_units\x18\x04 \x03(\x0b\x32\x10.tenure.v1.Count\x12\r\n\x05steps\x18\x05 \x01(\x03\x12\x14\n\x0csteps_failed\x18\x06 \x01(\x03\x12\x17\n\x0ftokens_computed\x18\x07 \x01(\x03\x12\x18\n\x10tokens_generated\x18\x08 \x01(\x03\x12\x13\n\x0bturns_ended\x18\t \x01(\x03\x12\x15\n\rsessions_open\x18\n \x01(\x03\x12\x15\n\rturns_running\x18\x0b \x01(\x03\x12\x15\n\rturns_waiting\x18\x0c \x01(\x03\x12\x13\n\x0bstep_ms_p50\x18\r \x01(\x01\x12\x13\n\x0bstep_ms_max\x18\x0e \x01(\x01\x12\x1a\n\x12\x66irst_token_ms_p50\x18\x0f \x01(\x01\x12\x1a\n\x12\x66irst_token_ms_max\x18\x10 \x01(\x01*u\n\x08PoolKind\x12\x19\n\x15POOL_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0ePOOL_KIND_FULL\x10\x01\x12\x12\n\x0ePOOL_KIND_ROWS\x10\x02\x12\x11\n\rPOOL_KIND_SWA\x10\x03\x12\x13\n\x0fPOOL_KIND_MAMBA\x10\x04*]\n\x0b\x46indingKind\x12\x1c\n\x18\x46INDING_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INDING_KIND_LEAK\x10\x01\x12\x19\n\x15\x46INDING_KIND_CONFLICT\x10\x02*\x9e\x01\n\tOwnerKind\x12\x1a\n\x16OWNER_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fOWNER_KIND_FREE\x10\x01\x12\x16\n\x12OWNER_KIND_REQUEST\x10\x02\x12\x16\n\x12OWNER_KIND_SESSION\x10\x03\x12\x14\n\x10OWNER_KIND_CACHE\x10\x04\x12\x1a\n\x16OWNER_KIND_QUARANTINED\x10\x05\x32\xf7\x04\n\x05\x41\x64min\x12\x46\n\tPoolStats\x12\x1b.tenure.v1.PoolStatsRequest\x1a\x1c.tenure.v1.PoolStatsResponse\x12\x43\n\x08GetModel\x12\x1a.tenure.v1.GetModelRequest\x1a\x1b.tenure.v1.GetModelResponse\x12:\n\x05\x43heck\x12\x17.tenure.v1.CheckRequest\x1a\x18.tenure.v1.CheckResponse\x12\x46\n\tGetConfig\x12\x1b.tenure.v1.GetConfigRequest\x1a\x1c.tenure.v1.GetConfigResponse\x12@\n\x07\x45xplain\x12\x19.tenure.v1.ExplainRequest\x1a\x1a.tenure.v1.ExplainResponse\x12\x43\n\x08Snapshot\x12\x1a.tenure.v1.SnapshotRequest\x1a\x1b.tenure.v1.SnapshotResponse\x12I\n\nGetHistory\x12\x1c.tenure.v1.GetHistoryRequest\x1a\x1d.tenure.v1.GetHistoryResponse\x12R\n\rListIncidents\x12\x1f.tenure.v1.ListIncidentsRequest\x1a .tenure.v1.ListIncidentsResponse\x12\x37\n\x04\x44ump\x12\x16.tenure.v1.DumpRequest\x1a\x17.tenure.v1.DumpResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/v1/admin.proto\x12\ttenure.v1\x1a\x17protos/v1/history.proto\x1a\x19protos/v1/incidents.proto\x1a\x19protos/v1/ownership.proto\x1a\x17protos/v1/session.proto\x1a\x16protos/v1/traces.proto\"\x12\n\x10PoolStatsRequest\"\xd3\x01\n\x04Pool\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\r\n\x05total\x18\x02 \x01(\x03\x12\x11\n\tavailable\x18\x03 \x01(\x03\x12\x11\n\tevictable\x18\x04 \x01(\x03\x12\x11\n\tprotected\x18\x05 \x01(\x03\x12\x14\n\x0csession_held\x18\x06 \x01(\x03\x12\x10\n\x08uncached\x18\x07 \x01(\x03\x12\x10\n\x08\x64raining\x18\x08 \x01(\x03\x12\x13\n\x0bquarantined\x18\t \x01(\x03\x12\x11\n\tpage_size\x18\n \x01(\x03\"\x80\x02\n\x11PoolStatsResponse\x12\x1e\n\x05pools\x18\x01 \x03(\x0b\x32\x0f.tenure.v1.Pool\x12\x15\n\rsessions_open\x18\x02 \x01(\x03\x12\x15\n\rturns_running\x18\x03 \x01(\x03\x12\x15\n\rturns_waiting\x18\x04 \x01(\x03\x12\x12\n\nslots_held\x18\x05 \x01(\x03\x12\x15\n\rslots_demoted\x18\x06 \x01(\x03\x12\r\n\x05steps\x18\x07 \x01(\x04\x12\x12\n\nchecks_run\x18\x08 \x01(\x04\x12\x10\n\x08\x62\x61lanced\x18\t \x01(\x08\x12\x13\n\x0bkv_sequence\x18\n \x01(\x04\x12\x11\n\tkv_log_id\x18\x0b \x01(\t\"\x11\n\x0fGetModelRequest\"\x92\x01\n\x10GetModelResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x63ontext_len\x18\x02 \x01(\x03\x12\x12\n\nvocab_size\x18\x03 \x01(\x03\x12\x11\n\tpage_size\x18\x04 \x01(\x03\x12\"\n\x05pools\x18\x05 \x03(\x0b\x32\x13.tenure.v1.PoolSize\x12\x10\n\x08\x66\x65\x61tures\x18\x06 \x03(\t\"<\n\x08PoolSize\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\r\n\x05total\x18\x02 \x01(\x03\"\x0e\n\x0c\x43heckRequest\"N\n\rCheckResponse\x12)\n\x08\x66indings\x18\x01 \x03(\x0b\x32\x17.tenure.v1.CheckFinding\x12\x12\n\nchecks_run\x18\x02 \x01(\x04\"\x84\x01\n\x0c\x43heckFinding\x12\x0b\n\x03law\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12$\n\x04kind\x18\x03 \x01(\x0e\x32\x16.tenure.v1.FindingKind\x12!\n\x04pool\x18\x04 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\r\n\x05units\x18\x05 \x03(\x03\"\x12\n\x10GetConfigRequest\"9\n\x11GetConfigResponse\x12$\n\x08settings\x18\x01 \x03(\x0b\x32\x12.tenure.v1.Setting\"&\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"A\n\x0e\x45xplainRequest\x12!\n\x04pool\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\x0c\n\x04unit\x18\x02 \x01(\x03\":\n\x0f\x45xplainResponse\x12\'\n\x07history\x18\x01 \x01(\x0b\x32\x16.tenure.v1.UnitHistory\"\x90\x01\n\x0bUnitHistory\x12!\n\x04pool\x18\x01 \x01(\x0e\x32\x13.tenure.v1.PoolKind\x12\x0c\n\x04unit\x18\x02 \x01(\x03\x12#\n\x05owner\x18\x03 \x01(\x0b\x32\x14.tenure.v1.UnitOwner\x12+\n\x07\x63hanges\x18\x04 \x03(\x0b\x32\x1a.tenure.v1.OwnershipChange\"\x8b\x01\n\x0fOwnershipChange\x12\x0c\n\x04move\x18\x01 \x01(\t\x12$\n\x06source\x18\x02 \x01(\x0b\x32\x14.tenure.v1.UnitOwner\x12$\n\x06target\x18\x03 \x01(\x0b\x32\x14.tenure.v1.UnitOwner\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x10\n\x08trace_id\x18\x05 \x01(\t\"\x11\n\x0fSnapshotRequest\"\xb3\x01\n\x10SnapshotResponse\x12\x1e\n\x05pools\x18\x01 \x03(\x0b\x32\x0f.tenure.v1.Pool\x12\"\n\x05turns\x18\x02 \x03(\x0b\x32\x13.tenure.v1.TurnInfo\x12(\n\x08sessions\x18\x03 \x03(\x0b\x32\x16.tenure.v1.SessionInfo\x12\"\n\x05plans\x18\x04 \x03(\x0b\x32\x13.tenure.v1.PlanInfo\x12\r\n\x05steps\x18\x05 \x01(\x04\"\xf6\x01\n\x08TurnInfo\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x17\n\nsession_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x05 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x06 \x01(\x03\x12\x11\n\tkv_tokens\x18\x07 \x01(\x03\x12\x10\n\x08kv_pages\x18\x08 \x01(\x03\x12\x17\n\x0fsteps_in_flight\x18\t \x01(\x03\x12\x11\n\tswa_pages\x18\n \x01(\x03\x12\x0e\n\x06states\x18\x0b \x01(\x03\x42\r\n\x0b_session_id\">\n\x08PlanInfo\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12$\n\x04rows\x18\x02 \x03(\x0b\x32\x16.tenure.v1.PlanRowInfo\"Z\n\x0bPlanRowInfo\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0b\n\x03row\x18\x02 \x01(\x03\x12\r\n\x05start\x18\x03 \x01(\x03\x12\x0e\n\x06tokens\x18\x04 \x01(\x03\x12\x0f\n\x07samples\x18\x05 \x01(\x03\"J\n\x11GetHistoryRequest\x12\x13\n\x06last_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rwithout_facts\x18\x02 \x01(\x08\x42\t\n\x07_last_s\"\xd6\x01\n\x12GetHistoryResponse\x12\r\n\x05now_s\x18\x01 \x01(\x01\x12\x11\n\tstarted_s\x18\x02 \x01(\x01\x12\x12\n\ninterval_s\x18\x03 \x01(\x01\x12)\n\x07samples\x18\x04 \x03(\x0b\x32\x18.tenure.v1.HistorySample\x12%\n\x05\x66\x61\x63ts\x18\x05 \x03(\x0b\x32\x16.tenure.v1.SessionFact\x12\x15\n\rfacts_dropped\x18\x06 \x01(\x03\x12!\n\x06totals\x18\x07 \x01(\x0b\x32\x11.tenure.v1.Totals\"\x9b\x03\n\rHistorySample\x12\x0e\n\x06time_s\x18\x01 \x01(\x01\x12\x1e\n\x05pools\x18\x02 \x03(\x0b\x32\x0f.tenure.v1.Pool\x12\x1f\n\x05moves\x18\x03 \x03(\x0b\x32\x10.tenure.v1.Count\x12%\n\x0bmoved_units\x18\x04 \x03(\x0b\x32\x10.tenure.v1.Count\x12\r\n\x05steps\x18\x05 \x01(\x03\x12\x14\n\x0csteps_failed\x18\x06 \x01(\x03\x12\x17\n\x0ftokens_computed\x18\x07 \x01(\x03\x12\x18\n\x10tokens_generated\x18\x08 \x01(\x03\x12\x13\n\x0bturns_ended\x18\t \x01(\x03\x12\x15\n\rsessions_open\x18\n \x01(\x03\x12\x15\n\rturns_running\x18\x0b \x01(\x03\x12\x15\n\rturns_waiting\x18\x0c \x01(\x03\x12\x13\n\x0bstep_ms_p50\x18\r \x01(\x01\x12\x13\n\x0bstep_ms_max\x18\x0e \x01(\x01\x12\x1a\n\x12\x66irst_token_ms_p50\x18\x0f \x01(\x01\x12\x1a\n\x12\x66irst_token_ms_max\x18\x10 \x01(\x01*]\n\x0b\x46indingKind\x12\x1c\n\x18\x46INDING_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INDING_KIND_LEAK\x10\x01\x12\x19\n\x15\x46INDING_KIND_CONFLICT\x10\x02\x32\xae\x07\n\x05\x41\x64min\x12\x46\n\tPoolStats\x12\x1b.tenure.v1.PoolStatsRequest\x1a\x1c.tenure.v1.PoolStatsResponse\x12\x43\n\x08GetModel\x12\x1a.tenure.v1.GetModelRequest\x1a\x1b.tenure.v1.GetModelResponse\x12:\n\x05\x43heck\x12\x17.tenure.v1.CheckRequest\x1a\x18.tenure.v1.CheckResponse\x12\x46\n\tGetConfig\x12\x1b.tenure.v1.GetConfigRequest\x1a\x1c.tenure.v1.GetConfigResponse\x12@\n\x07\x45xplain\x12\x19.tenure.v1.ExplainRequest\x1a\x1a.tenure.v1.ExplainResponse\x12\x43\n\x08Snapshot\x12\x1a.tenure.v1.SnapshotRequest\x1a\x1b.tenure.v1.SnapshotResponse\x12I\n\nGetHistory\x12\x1c.tenure.v1.GetHistoryRequest\x1a\x1d.tenure.v1.GetHistoryResponse\x12R\n\rListIncidents\x12\x1f.tenure.v1.ListIncidentsRequest\x1a .tenure.v1.ListIncidentsResponse\x12\x37\n\x04\x44ump\x12\x16.tenure.v1.DumpRequest\x1a\x17.tenure.v1.DumpResponse\x12\x45\n\x08KvEvents\x12\x1a.tenure.v1.KvEventsRequest\x1a\x1b.tenure.v1.KvEventsResponse0\x01\x12^\n\x11GetKvEventSources\x12#.tenure.v1.GetKvEventSourcesRequest\x1a$.tenure.v1.GetKvEventSourcesResponse\x12\x43\n\x08GetTrace\x12\x1a.tenure.v1.GetTraceRequest\x1a\x1b.tenure.v1.GetTraceResponse\x12I\n\nFlushCache\x12\x1c.tenure.v1.FlushCacheRequest\x1a\x1d.tenure.v1.FlushCacheResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_POOLKIND']._serialized_start=2940
-  _globals['_POOLKIND']._serialized_end=3057
-  _globals['_FINDINGKIND']._serialized_start=3059
-  _globals['_FINDINGKIND']._serialized_end=3152
-  _globals['_OWNERKIND']._serialized_start=3155
-  _globals['_OWNERKIND']._serialized_end=3313
-  _globals['_POOLSTATSREQUEST']._serialized_start=113
-  _globals['_POOLSTATSREQUEST']._serialized_end=131
-  _globals['_POOL']._serialized_start=134
-  _globals['_POOL']._serialized_end=345
-  _globals['_POOLSTATSRESPONSE']._serialized_start=348
-  _globals['_POOLSTATSRESPONSE']._serialized_end=564
-  _globals['_GETMODELREQUEST']._serialized_start=566
-  _globals['_GETMODELREQUEST']._serialized_end=583
-  _globals['_GETMODELRESPONSE']._serialized_start=586
-  _globals['_GETMODELRESPONSE']._serialized_end=732
-  _globals['_POOLSIZE']._serialized_start=734
-  _globals['_POOLSIZE']._serialized_end=794
-  _globals['_CHECKREQUEST']._serialized_start=796
-  _globals['_CHECKREQUEST']._serialized_end=810
-  _globals['_CHECKRESPONSE']._serialized_start=812
-  _globals['_CHECKRESPONSE']._serialized_end=890
-  _globals['_CHECKFINDING']._serialized_start=893
-  _globals['_CHECKFINDING']._serialized_end=1025
-  _globals['_GETCONFIGREQUEST']._serialized_start=1027
-  _globals['_GETCONFIGREQUEST']._serialized_end=1045
-  _globals['_GETCONFIGRESPONSE']._serialized_start=1047
-  _globals['_GETCONFIGRESPONSE']._serialized_end=1104
-  _globals['_SETTING']._serialized_start=1106
-  _globals['_SETTING']._serialized_end=1144
-  _globals['_EXPLAINREQUEST']._serialized_start=1146
-  _globals['_EXPLAINREQUEST']._serialized_end=1211
-  _globals['_EXPLAINRESPONSE']._serialized_start=1213
-  _globals['_EXPLAINRESPONSE']._serialized_end=1271
-  _globals['_UNITHISTORY']._serialized_start=1274
-  _globals['_UNITHISTORY']._serialized_end=1418
-  _globals['_UNITOWNER']._serialized_start=1420
-  _globals['_UNITOWNER']._serialized_end=1483
-  _globals['_OWNERSHIPCHANGE']._serialized_start=1486
-  _globals['_OWNERSHIPCHANGE']._serialized_end=1625
-  _globals['_SNAPSHOTREQUEST']._serialized_start=1627
-  _globals['_SNAPSHOTREQUEST']._serialized_end=1644
-  _globals['_SNAPSHOTRESPONSE']._serialized_start=1647
-  _globals['_SNAPSHOTRESPONSE']._serialized_end=1826
-  _globals['_TURNINFO']._serialized_start=1829
-  _globals['_TURNINFO']._serialized_end=2075
-  _globals['_PLANINFO']._serialized_start=2077
-  _globals['_PLANINFO']._serialized_end=2139
-  _globals['_PLANROWINFO']._serialized_start=2141
-  _globals['_PLANROWINFO']._serialized_end=2231
-  _globals['_GETHISTORYREQUEST']._serialized_start=2233
-  _globals['_GETHISTORYREQUEST']._serialized_end=2307
-  _globals['_GETHISTORYRESPONSE']._serialized_start=2310
-  _globals['_GETHISTORYRESPONSE']._serialized_end=2524
-  _globals['_HISTORYSAMPLE']._serialized_start=2527
-  _globals['_HISTORYSAMPLE']._serialized_end=2938
-  _globals['_ADMIN']._serialized_start=3316
-  _globals['_ADMIN']._serialized_end=3947
+  _globals['_FINDINGKIND']._serialized_start=2966
+  _globals['_FINDINGKIND']._serialized_end=3059
+  _globals['_POOLSTATSREQUEST']._serialized_start=164
+  _globals['_POOLSTATSREQUEST']._serialized_end=182
+  _globals['_POOL']._serialized_start=185
+  _globals['_POOL']._serialized_end=396
+  _globals['_POOLSTATSRESPONSE']._serialized_start=399
+  _globals['_POOLSTATSRESPONSE']._serialized_end=655
+  _globals['_GETMODELREQUEST']._serialized_start=657
+  _globals['_GETMODELREQUEST']._serialized_end=674
+  _globals['_GETMODELRESPONSE']._serialized_start=677
+  _globals['_GETMODELRESPONSE']._serialized_end=823
+  _globals['_POOLSIZE']._serialized_start=825
+  _globals['_POOLSIZE']._serialized_end=885
+  _globals['_CHECKREQUEST']._serialized_start=887
+  _globals['_CHECKREQUEST']._serialized_end=901
+  _globals['_CHECKRESPONSE']._serialized_start=903
+  _globals['_CHECKRESPONSE']._serialized_end=981
+  _globals['_CHECKFINDING']._serialized_start=984
+  _globals['_CHECKFINDING']._serialized_end=1116
+  _globals['_GETCONFIGREQUEST']._serialized_start=1118
+  _globals['_GETCONFIGREQUEST']._serialized_end=1136
+  _globals['_GETCONFIGRESPONSE']._serialized_start=1138
+  _globals['_GETCONFIGRESPONSE']._serialized_end=1195
+  _globals['_SETTING']._serialized_start=1197
+  _globals['_SETTING']._serialized_end=1235
+  _globals['_EXPLAINREQUEST']._serialized_start=1237
+  _globals['_EXPLAINREQUEST']._serialized_end=1302
+  _globals['_EXPLAINRESPONSE']._serialized_start=1304
+  _globals['_EXPLAINRESPONSE']._serialized_end=1362
+  _globals['_UNITHISTORY']._serialized_start=1365
+  _globals['_UNITHISTORY']._serialized_end=1509
+  _globals['_OWNERSHIPCHANGE']._serialized_start=1512
+  _globals['_OWNERSHIPCHANGE']._serialized_end=1651
+  _globals['_SNAPSHOTREQUEST']._serialized_start=1653
+  _globals['_SNAPSHOTREQUEST']._serialized_end=1670
+  _globals['_SNAPSHOTRESPONSE']._serialized_start=1673
+  _globals['_SNAPSHOTRESPONSE']._serialized_end=1852
+  _globals['_TURNINFO']._serialized_start=1855
+  _globals['_TURNINFO']._serialized_end=2101
+  _globals['_PLANINFO']._serialized_start=2103
+  _globals['_PLANINFO']._serialized_end=2165
+  _globals['_PLANROWINFO']._serialized_start=2167
+  _globals['_PLANROWINFO']._serialized_end=2257
+  _globals['_GETHISTORYREQUEST']._serialized_start=2259
+  _globals['_GETHISTORYREQUEST']._serialized_end=2333
+  _globals['_GETHISTORYRESPONSE']._serialized_start=2336
+  _globals['_GETHISTORYRESPONSE']._serialized_end=2550
+  _globals['_HISTORYSAMPLE']._serialized_start=2553
+  _globals['_HISTORYSAMPLE']._serialized_end=2964
+  _globals['_ADMIN']._serialized_start=3062
+  _globals['_ADMIN']._serialized_end=4004
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos.v1 import history_pb2 as _history_pb2
+from protos.v1 import ownership_pb2 as _ownership_pb2
 from protos.v1 import session_pb2 as _session_pb2
 import builtins as _builtins
 import sys
@@ -20,38 +21,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class _PoolKind:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _PoolKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PoolKind.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    POOL_KIND_UNSPECIFIED: _PoolKind.ValueType  # 0
-    """Never sent."""
-    POOL_KIND_FULL: _PoolKind.ValueType  # 1
-    """Pages of KV for layers with full attention."""
-    POOL_KIND_ROWS: _PoolKind.ValueType  # 2
-    """Rows of the page table, one for each request that runs and each session that holds KV."""
-    POOL_KIND_SWA: _PoolKind.ValueType  # 3
-    """Pages of KV for layers with sliding windows: the same size in tokens as those of POOL_KIND_FULL."""
-    POOL_KIND_MAMBA: _PoolKind.ValueType  # 4
-    """States of recurrent layers, each that of a whole sequence up to some token."""
-
-class PoolKind(_PoolKind, metaclass=_PoolKindEnumTypeWrapper):
-    """What a pool counts."""
-
-POOL_KIND_UNSPECIFIED: PoolKind.ValueType  # 0
-"""Never sent."""
-POOL_KIND_FULL: PoolKind.ValueType  # 1
-"""Pages of KV for layers with full attention."""
-POOL_KIND_ROWS: PoolKind.ValueType  # 2
-"""Rows of the page table, one for each request that runs and each session that holds KV."""
-POOL_KIND_SWA: PoolKind.ValueType  # 3
-"""Pages of KV for layers with sliding windows: the same size in tokens as those of POOL_KIND_FULL."""
-POOL_KIND_MAMBA: PoolKind.ValueType  # 4
-"""States of recurrent layers, each that of a whole sequence up to some token."""
-Global___PoolKind: _TypeAlias = PoolKind  # noqa: Y015
 
 class _FindingKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -76,42 +45,6 @@ FINDING_KIND_LEAK: FindingKind.ValueType  # 1
 FINDING_KIND_CONFLICT: FindingKind.ValueType  # 2
 """Two owners of one unit, or accounts that contradict each other. The server halts."""
 Global___FindingKind: _TypeAlias = FindingKind  # noqa: Y015
-
-class _OwnerKind:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _OwnerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OwnerKind.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    OWNER_KIND_UNSPECIFIED: _OwnerKind.ValueType  # 0
-    """Never sent."""
-    OWNER_KIND_FREE: _OwnerKind.ValueType  # 1
-    """Nobody: it can be taken."""
-    OWNER_KIND_REQUEST: _OwnerKind.ValueType  # 2
-    """A turn that runs."""
-    OWNER_KIND_SESSION: _OwnerKind.ValueType  # 3
-    """A session, between its turns."""
-    OWNER_KIND_CACHE: _OwnerKind.ValueType  # 4
-    """The prefix cache."""
-    OWNER_KIND_QUARANTINED: _OwnerKind.ValueType  # 5
-    """Nobody any more: it was lost, and is out of circulation."""
-
-class OwnerKind(_OwnerKind, metaclass=_OwnerKindEnumTypeWrapper):
-    """Kinds of owners."""
-
-OWNER_KIND_UNSPECIFIED: OwnerKind.ValueType  # 0
-"""Never sent."""
-OWNER_KIND_FREE: OwnerKind.ValueType  # 1
-"""Nobody: it can be taken."""
-OWNER_KIND_REQUEST: OwnerKind.ValueType  # 2
-"""A turn that runs."""
-OWNER_KIND_SESSION: OwnerKind.ValueType  # 3
-"""A session, between its turns."""
-OWNER_KIND_CACHE: OwnerKind.ValueType  # 4
-"""The prefix cache."""
-OWNER_KIND_QUARANTINED: OwnerKind.ValueType  # 5
-"""Nobody any more: it was lost, and is out of circulation."""
-Global___OwnerKind: _TypeAlias = OwnerKind  # noqa: Y015
 
 @_typing.final
 class PoolStatsRequest(_message.Message):
@@ -146,7 +79,7 @@ class Pool(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
-    kind: Global___PoolKind.ValueType
+    kind: _ownership_pb2.PoolKind.ValueType
     """What it counts."""
     total: _builtins.int
     """Units in circulation: all but padding and quarantine."""
@@ -169,7 +102,7 @@ class Pool(_message.Message):
     def __init__(
         self,
         *,
-        kind: Global___PoolKind.ValueType = ...,
+        kind: _ownership_pb2.PoolKind.ValueType = ...,
         total: _builtins.int = ...,
         available: _builtins.int = ...,
         evictable: _builtins.int = ...,
@@ -203,6 +136,8 @@ class PoolStatsResponse(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     CHECKS_RUN_FIELD_NUMBER: _builtins.int
     BALANCED_FIELD_NUMBER: _builtins.int
+    KV_SEQUENCE_FIELD_NUMBER: _builtins.int
+    KV_LOG_ID_FIELD_NUMBER: _builtins.int
     sessions_open: _builtins.int
     """Sessions that are open."""
     turns_running: _builtins.int
@@ -219,6 +154,10 @@ class PoolStatsResponse(_message.Message):
     """Checks of the books that were run since the server started."""
     balanced: _builtins.bool
     """Whether the equation holds for every pool at this instant."""
+    kv_sequence: _builtins.int
+    """The last event of KvEvents that is in these books."""
+    kv_log_id: _builtins.str
+    """The log that this number is of: another one after a restart."""
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pool]:
         """One entry for each pool that the server has: those with pages and rows always, the others as its model needs them."""
@@ -235,10 +174,12 @@ class PoolStatsResponse(_message.Message):
         steps: _builtins.int = ...,
         checks_run: _builtins.int = ...,
         balanced: _builtins.bool = ...,
+        kv_sequence: _builtins.int = ...,
+        kv_log_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "checks_run", b"checks_run", "pools", b"pools", "sessions_open", b"sessions_open", "slots_demoted", b"slots_demoted", "slots_held", b"slots_held", "steps", b"steps", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "checks_run", b"checks_run", "kv_log_id", b"kv_log_id", "kv_sequence", b"kv_sequence", "pools", b"pools", "sessions_open", b"sessions_open", "slots_demoted", b"slots_demoted", "slots_held", b"slots_held", "steps", b"steps", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -315,14 +256,14 @@ class PoolSize(_message.Message):
 
     KIND_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
-    kind: Global___PoolKind.ValueType
+    kind: _ownership_pb2.PoolKind.ValueType
     """What it counts."""
     total: _builtins.int
     """Units in circulation."""
     def __init__(
         self,
         *,
-        kind: Global___PoolKind.ValueType = ...,
+        kind: _ownership_pb2.PoolKind.ValueType = ...,
         total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -395,7 +336,7 @@ class CheckFinding(_message.Message):
     """What was found, with the numbers."""
     kind: Global___FindingKind.ValueType
     """What it means for the server."""
-    pool: Global___PoolKind.ValueType
+    pool: _ownership_pb2.PoolKind.ValueType
     """The pool that it is about."""
     @_builtins.property
     def units(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -407,7 +348,7 @@ class CheckFinding(_message.Message):
         law: _builtins.str = ...,
         message: _builtins.str = ...,
         kind: Global___FindingKind.ValueType = ...,
-        pool: Global___PoolKind.ValueType = ...,
+        pool: _ownership_pb2.PoolKind.ValueType = ...,
         units: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -493,14 +434,14 @@ class ExplainRequest(_message.Message):
 
     POOL_FIELD_NUMBER: _builtins.int
     UNIT_FIELD_NUMBER: _builtins.int
-    pool: Global___PoolKind.ValueType
+    pool: _ownership_pb2.PoolKind.ValueType
     """The pool."""
     unit: _builtins.int
     """The unit's number, from 1."""
     def __init__(
         self,
         *,
-        pool: Global___PoolKind.ValueType = ...,
+        pool: _ownership_pb2.PoolKind.ValueType = ...,
         unit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -545,12 +486,12 @@ class UnitHistory(_message.Message):
     UNIT_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
-    pool: Global___PoolKind.ValueType
+    pool: _ownership_pb2.PoolKind.ValueType
     """The pool."""
     unit: _builtins.int
     """The unit's number."""
     @_builtins.property
-    def owner(self) -> Global___UnitOwner:
+    def owner(self) -> _ownership_pb2.UnitOwner:
         """Who owns it now."""
 
     @_builtins.property
@@ -560,9 +501,9 @@ class UnitHistory(_message.Message):
     def __init__(
         self,
         *,
-        pool: Global___PoolKind.ValueType = ...,
+        pool: _ownership_pb2.PoolKind.ValueType = ...,
         unit: _builtins.int = ...,
-        owner: Global___UnitOwner | None = ...,
+        owner: _ownership_pb2.UnitOwner | None = ...,
         changes: _abc.Iterable[Global___OwnershipChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
@@ -572,32 +513,6 @@ class UnitHistory(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnitHistory: _TypeAlias = UnitHistory  # noqa: Y015
-
-@_typing.final
-class UnitOwner(_message.Message):
-    """Who owns a unit."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KIND_FIELD_NUMBER: _builtins.int
-    NUMBER_FIELD_NUMBER: _builtins.int
-    kind: Global___OwnerKind.ValueType
-    """What it is."""
-    number: _builtins.int
-    """The request number of a turn, as in TurnInfo and in the log, or the number of a session; 0 for the other kinds."""
-    def __init__(
-        self,
-        *,
-        kind: Global___OwnerKind.ValueType = ...,
-        number: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "number", b"number"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UnitOwner: _TypeAlias = UnitOwner  # noqa: Y015
 
 @_typing.final
 class OwnershipChange(_message.Message):
@@ -615,21 +530,21 @@ class OwnershipChange(_message.Message):
     step: _builtins.int
     """The newest step that was planned by then."""
     trace_id: _builtins.str
-    """W3C trace id of the turn or session to or from which it went; empty when the call carried none."""
+    """W3C trace id of the turn or session to or from which it went; empty where there is none."""
     @_builtins.property
-    def source(self) -> Global___UnitOwner:
+    def source(self) -> _ownership_pb2.UnitOwner:
         """Whose it was."""
 
     @_builtins.property
-    def target(self) -> Global___UnitOwner:
+    def target(self) -> _ownership_pb2.UnitOwner:
         """Whose it became."""
 
     def __init__(
         self,
         *,
         move: _builtins.str = ...,
-        source: Global___UnitOwner | None = ...,
-        target: Global___UnitOwner | None = ...,
+        source: _ownership_pb2.UnitOwner | None = ...,
+        target: _ownership_pb2.UnitOwner | None = ...,
         step: _builtins.int = ...,
         trace_id: _builtins.str = ...,
     ) -> None: ...

@@ -5,6 +5,8 @@ import warnings
 
 from protos.v1 import admin_pb2 as protos_dot_v1_dot_admin__pb2
 from protos.v1 import incidents_pb2 as protos_dot_v1_dot_incidents__pb2
+from protos.v1 import ownership_pb2 as protos_dot_v1_dot_ownership__pb2
+from protos.v1 import traces_pb2 as protos_dot_v1_dot_traces__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -81,6 +83,26 @@ class AdminStub:
                 request_serializer=protos_dot_v1_dot_incidents__pb2.DumpRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_incidents__pb2.DumpResponse.FromString,
                 _registered_method=True)
+        self.KvEvents = channel.unary_stream(
+                '/tenure.v1.Admin/KvEvents',
+                request_serializer=protos_dot_v1_dot_ownership__pb2.KvEventsRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_ownership__pb2.KvEventsResponse.FromString,
+                _registered_method=True)
+        self.GetKvEventSources = channel.unary_unary(
+                '/tenure.v1.Admin/GetKvEventSources',
+                request_serializer=protos_dot_v1_dot_ownership__pb2.GetKvEventSourcesRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_ownership__pb2.GetKvEventSourcesResponse.FromString,
+                _registered_method=True)
+        self.GetTrace = channel.unary_unary(
+                '/tenure.v1.Admin/GetTrace',
+                request_serializer=protos_dot_v1_dot_traces__pb2.GetTraceRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_traces__pb2.GetTraceResponse.FromString,
+                _registered_method=True)
+        self.FlushCache = channel.unary_unary(
+                '/tenure.v1.Admin/FlushCache',
+                request_serializer=protos_dot_v1_dot_ownership__pb2.FlushCacheRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_ownership__pb2.FlushCacheResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -153,6 +175,35 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def KvEvents(self, request, context):
+        """Every change of owner, numbered and in order, for as long as the caller listens: first the books of this moment, or
+        the events that were missed. Replaying it gives the books exactly.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetKvEventSources(self, request, context):
+        """Where routers and indexers can listen to what the prefix cache holds, in the wire format that they know.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTrace(self, request, context):
+        """The spans of a turn or of a trace, from what the server itself remembers: for people without a trace backend.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FlushCache(self, request, context):
+        """Frees all that the prefix cache holds and nobody uses. What turns and sessions hold or use stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -200,6 +251,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Dump,
                     request_deserializer=protos_dot_v1_dot_incidents__pb2.DumpRequest.FromString,
                     response_serializer=protos_dot_v1_dot_incidents__pb2.DumpResponse.SerializeToString,
+            ),
+            'KvEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.KvEvents,
+                    request_deserializer=protos_dot_v1_dot_ownership__pb2.KvEventsRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_ownership__pb2.KvEventsResponse.SerializeToString,
+            ),
+            'GetKvEventSources': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetKvEventSources,
+                    request_deserializer=protos_dot_v1_dot_ownership__pb2.GetKvEventSourcesRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_ownership__pb2.GetKvEventSourcesResponse.SerializeToString,
+            ),
+            'GetTrace': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTrace,
+                    request_deserializer=protos_dot_v1_dot_traces__pb2.GetTraceRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_traces__pb2.GetTraceResponse.SerializeToString,
+            ),
+            'FlushCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushCache,
+                    request_deserializer=protos_dot_v1_dot_ownership__pb2.FlushCacheRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_ownership__pb2.FlushCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -446,6 +517,114 @@ class Admin:
             '/tenure.v1.Admin/Dump',
             protos_dot_v1_dot_incidents__pb2.DumpRequest.SerializeToString,
             protos_dot_v1_dot_incidents__pb2.DumpResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KvEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tenure.v1.Admin/KvEvents',
+            protos_dot_v1_dot_ownership__pb2.KvEventsRequest.SerializeToString,
+            protos_dot_v1_dot_ownership__pb2.KvEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetKvEventSources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/GetKvEventSources',
+            protos_dot_v1_dot_ownership__pb2.GetKvEventSourcesRequest.SerializeToString,
+            protos_dot_v1_dot_ownership__pb2.GetKvEventSourcesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTrace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/GetTrace',
+            protos_dot_v1_dot_traces__pb2.GetTraceRequest.SerializeToString,
+            protos_dot_v1_dot_traces__pb2.GetTraceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.Admin/FlushCache',
+            protos_dot_v1_dot_ownership__pb2.FlushCacheRequest.SerializeToString,
+            protos_dot_v1_dot_ownership__pb2.FlushCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

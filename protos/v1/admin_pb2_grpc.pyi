@@ -7,6 +7,8 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from protos.v1 import admin_pb2 as _admin_pb2
 from protos.v1 import incidents_pb2 as _incidents_pb2
+from protos.v1 import ownership_pb2 as _ownership_pb2
+from protos.v1 import traces_pb2 as _traces_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -58,6 +60,16 @@ class AdminStub:
     """All that is known of one incident or, without one, of this moment: books, turns, steps in flight, stacks of all
     threads, as text for people. NOT_FOUND for an incident that is not kept.
     """
+    KvEvents: _grpc.UnaryStreamMultiCallable[_ownership_pb2.KvEventsRequest, _ownership_pb2.KvEventsResponse]
+    """Every change of owner, numbered and in order, for as long as the caller listens: first the books of this moment, or
+    the events that were missed. Replaying it gives the books exactly.
+    """
+    GetKvEventSources: _grpc.UnaryUnaryMultiCallable[_ownership_pb2.GetKvEventSourcesRequest, _ownership_pb2.GetKvEventSourcesResponse]
+    """Where routers and indexers can listen to what the prefix cache holds, in the wire format that they know."""
+    GetTrace: _grpc.UnaryUnaryMultiCallable[_traces_pb2.GetTraceRequest, _traces_pb2.GetTraceResponse]
+    """The spans of a turn or of a trace, from what the server itself remembers: for people without a trace backend."""
+    FlushCache: _grpc.UnaryUnaryMultiCallable[_ownership_pb2.FlushCacheRequest, _ownership_pb2.FlushCacheResponse]
+    """Frees all that the prefix cache holds and nobody uses. What turns and sessions hold or use stays."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -88,6 +100,16 @@ class AdminAsyncStub(AdminStub):
     """All that is known of one incident or, without one, of this moment: books, turns, steps in flight, stacks of all
     threads, as text for people. NOT_FOUND for an incident that is not kept.
     """
+    KvEvents: _aio.UnaryStreamMultiCallable[_ownership_pb2.KvEventsRequest, _ownership_pb2.KvEventsResponse]  # type: ignore[assignment]
+    """Every change of owner, numbered and in order, for as long as the caller listens: first the books of this moment, or
+    the events that were missed. Replaying it gives the books exactly.
+    """
+    GetKvEventSources: _aio.UnaryUnaryMultiCallable[_ownership_pb2.GetKvEventSourcesRequest, _ownership_pb2.GetKvEventSourcesResponse]  # type: ignore[assignment]
+    """Where routers and indexers can listen to what the prefix cache holds, in the wire format that they know."""
+    GetTrace: _aio.UnaryUnaryMultiCallable[_traces_pb2.GetTraceRequest, _traces_pb2.GetTraceResponse]  # type: ignore[assignment]
+    """The spans of a turn or of a trace, from what the server itself remembers: for people without a trace backend."""
+    FlushCache: _aio.UnaryUnaryMultiCallable[_ownership_pb2.FlushCacheRequest, _ownership_pb2.FlushCacheResponse]  # type: ignore[assignment]
+    """Frees all that the prefix cache holds and nobody uses. What turns and sessions hold or use stays."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Shows the server's own state."""
@@ -169,5 +191,39 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         """All that is known of one incident or, without one, of this moment: books, turns, steps in flight, stacks of all
         threads, as text for people. NOT_FOUND for an incident that is not kept.
         """
+
+    @_abc_1.abstractmethod
+    def KvEvents(
+        self,
+        request: _ownership_pb2.KvEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_ownership_pb2.KvEventsResponse], _abc.AsyncIterator[_ownership_pb2.KvEventsResponse]]:
+        """Every change of owner, numbered and in order, for as long as the caller listens: first the books of this moment, or
+        the events that were missed. Replaying it gives the books exactly.
+        """
+
+    @_abc_1.abstractmethod
+    def GetKvEventSources(
+        self,
+        request: _ownership_pb2.GetKvEventSourcesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ownership_pb2.GetKvEventSourcesResponse, _abc.Awaitable[_ownership_pb2.GetKvEventSourcesResponse]]:
+        """Where routers and indexers can listen to what the prefix cache holds, in the wire format that they know."""
+
+    @_abc_1.abstractmethod
+    def GetTrace(
+        self,
+        request: _traces_pb2.GetTraceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_traces_pb2.GetTraceResponse, _abc.Awaitable[_traces_pb2.GetTraceResponse]]:
+        """The spans of a turn or of a trace, from what the server itself remembers: for people without a trace backend."""
+
+    @_abc_1.abstractmethod
+    def FlushCache(
+        self,
+        request: _ownership_pb2.FlushCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ownership_pb2.FlushCacheResponse, _abc.Awaitable[_ownership_pb2.FlushCacheResponse]]:
+        """Frees all that the prefix cache holds and nobody uses. What turns and sessions hold or use stays."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

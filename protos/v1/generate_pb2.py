@@ -25,33 +25,33 @@ _sym_db = _symbol_database.Default()
 from protos.v1 import types_pb2 as protos_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/v1/generate.proto\x12\ttenure.v1\x1a\x15protos/v1/types.proto\"\xf7\x03\n\x0fGenerateRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x14\n\x07turn_id\x18\x02 \x01(\tH\x02\x88\x01\x01\x12$\n\x04text\x18\x03 \x01(\x0b\x32\x14.tenure.v1.TextInputH\x00\x12\'\n\x06tokens\x18\x04 \x01(\x0b\x32\x15.tenure.v1.TokenInputH\x00\x12$\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x14.tenure.v1.ChatInputH\x00\x12\x1b\n\x0eparent_turn_id\x18\x06 \x01(\tH\x03\x88\x01\x01\x12+\n\x08sampling\x18\x07 \x01(\x0b\x32\x19.tenure.v1.SamplingParams\x12!\n\x04mode\x18\x08 \x01(\x0e\x32\x13.tenure.v1.TurnMode\x12\x13\n\x06offset\x18\t \x01(\x03H\x04\x88\x01\x01\x12\x1c\n\x14\x64rop_previous_output\x18\n \x01(\x08\x12$\n\x08on_abort\x18\x0b \x01(\x0e\x32\x12.tenure.v1.OnAbort\x12\x15\n\x08priority\x18\x0c \x01(\x05H\x05\x88\x01\x01\x12\x14\n\x0c\x64raft_tokens\x18\r \x01(\x05\x42\x07\n\x05inputB\r\n\x0b_session_idB\n\n\x08_turn_idB\x11\n\x0f_parent_turn_idB\t\n\x07_offsetB\x0b\n\t_priority\"\x9b\x01\n\x10GenerateResponse\x12)\n\x07started\x18\x01 \x01(\x0b\x32\x16.tenure.v1.TurnStartedH\x00\x12&\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x15.tenure.v1.TokenDeltaH\x00\x12+\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x17.tenure.v1.TurnFinishedH\x00\x42\x07\n\x05\x65vent\"\xa4\x01\n\x0bTurnStarted\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x17\n\nsession_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x03\x12\x12\n\nnew_tokens\x18\x04 \x01(\x03\x12\x12\n\nmax_tokens\x18\x05 \x01(\x03\x12\x0c\n\x04seed\x18\x06 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\x05\x42\r\n\x0b_session_id\"M\n\nTokenDelta\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\r\n\x05start\x18\x03 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\"\xc6\x01\n\x0cTurnFinished\x12.\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x17.tenure.v1.FinishReason\x12\x1f\n\x05usage\x18\x02 \x01(\x0b\x32\x10.tenure.v1.Usage\x12\x18\n\x0bsession_len\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0bstop_string\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x11\n\tcommitted\x18\x05 \x01(\x08\x42\x0e\n\x0c_session_lenB\x0e\n\x0c_stop_string\"\x8e\x01\n\rResumeRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x12\n\nfrom_token\x18\x03 \x01(\x03\x12\x1c\n\x0fheld_ids_sha256\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x42\r\n\x0b_session_idB\x12\n\x10_held_ids_sha256\"G\n\x0c\x41\x62ortRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07turn_id\x18\x02 \x01(\tB\r\n\x0b_session_id\"\x0f\n\rAbortResponse*R\n\x08TurnMode\x12\x19\n\x15TURN_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10TURN_MODE_APPEND\x10\x01\x12\x15\n\x11TURN_MODE_REPLACE\x10\x02*N\n\x07OnAbort\x12\x18\n\x14ON_ABORT_UNSPECIFIED\x10\x00\x12\x16\n\x12ON_ABORT_ROLL_BACK\x10\x01\x12\x11\n\rON_ABORT_KEEP\x10\x02\x32\xd0\x01\n\x08Generate\x12\x45\n\x08Generate\x12\x1a.tenure.v1.GenerateRequest\x1a\x1b.tenure.v1.GenerateResponse0\x01\x12\x41\n\x06Resume\x12\x18.tenure.v1.ResumeRequest\x1a\x1b.tenure.v1.GenerateResponse0\x01\x12:\n\x05\x41\x62ort\x12\x17.tenure.v1.AbortRequest\x1a\x18.tenure.v1.AbortResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/v1/generate.proto\x12\ttenure.v1\x1a\x15protos/v1/types.proto\"\xf7\x03\n\x0fGenerateRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x14\n\x07turn_id\x18\x02 \x01(\tH\x02\x88\x01\x01\x12$\n\x04text\x18\x03 \x01(\x0b\x32\x14.tenure.v1.TextInputH\x00\x12\'\n\x06tokens\x18\x04 \x01(\x0b\x32\x15.tenure.v1.TokenInputH\x00\x12$\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x14.tenure.v1.ChatInputH\x00\x12\x1b\n\x0eparent_turn_id\x18\x06 \x01(\tH\x03\x88\x01\x01\x12+\n\x08sampling\x18\x07 \x01(\x0b\x32\x19.tenure.v1.SamplingParams\x12!\n\x04mode\x18\x08 \x01(\x0e\x32\x13.tenure.v1.TurnMode\x12\x13\n\x06offset\x18\t \x01(\x03H\x04\x88\x01\x01\x12\x1c\n\x14\x64rop_previous_output\x18\n \x01(\x08\x12$\n\x08on_abort\x18\x0b \x01(\x0e\x32\x12.tenure.v1.OnAbort\x12\x15\n\x08priority\x18\x0c \x01(\x05H\x05\x88\x01\x01\x12\x14\n\x0c\x64raft_tokens\x18\r \x01(\x05\x42\x07\n\x05inputB\r\n\x0b_session_idB\n\n\x08_turn_idB\x11\n\x0f_parent_turn_idB\t\n\x07_offsetB\x0b\n\t_priority\"\x9b\x01\n\x10GenerateResponse\x12)\n\x07started\x18\x01 \x01(\x0b\x32\x16.tenure.v1.TurnStartedH\x00\x12&\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x15.tenure.v1.TokenDeltaH\x00\x12+\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x17.tenure.v1.TurnFinishedH\x00\x42\x07\n\x05\x65vent\"\xb6\x01\n\x0bTurnStarted\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x17\n\nsession_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x03\x12\x12\n\nnew_tokens\x18\x04 \x01(\x03\x12\x12\n\nmax_tokens\x18\x05 \x01(\x03\x12\x0c\n\x04seed\x18\x06 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\x05\x12\x10\n\x08trace_id\x18\x08 \x01(\tB\r\n\x0b_session_id\"M\n\nTokenDelta\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\r\n\x05start\x18\x03 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\"\xc6\x01\n\x0cTurnFinished\x12.\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x17.tenure.v1.FinishReason\x12\x1f\n\x05usage\x18\x02 \x01(\x0b\x32\x10.tenure.v1.Usage\x12\x18\n\x0bsession_len\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0bstop_string\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x11\n\tcommitted\x18\x05 \x01(\x08\x42\x0e\n\x0c_session_lenB\x0e\n\x0c_stop_string\"\x8e\x01\n\rResumeRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x12\n\nfrom_token\x18\x03 \x01(\x03\x12\x1c\n\x0fheld_ids_sha256\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x42\r\n\x0b_session_idB\x12\n\x10_held_ids_sha256\"G\n\x0c\x41\x62ortRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07turn_id\x18\x02 \x01(\tB\r\n\x0b_session_id\"\x0f\n\rAbortResponse*R\n\x08TurnMode\x12\x19\n\x15TURN_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10TURN_MODE_APPEND\x10\x01\x12\x15\n\x11TURN_MODE_REPLACE\x10\x02*N\n\x07OnAbort\x12\x18\n\x14ON_ABORT_UNSPECIFIED\x10\x00\x12\x16\n\x12ON_ABORT_ROLL_BACK\x10\x01\x12\x11\n\rON_ABORT_KEEP\x10\x02\x32\xd0\x01\n\x08Generate\x12\x45\n\x08Generate\x12\x1a.tenure.v1.GenerateRequest\x1a\x1b.tenure.v1.GenerateResponse0\x01\x12\x41\n\x06Resume\x12\x18.tenure.v1.ResumeRequest\x1a\x1b.tenure.v1.GenerateResponse0\x01\x12:\n\x05\x41\x62ort\x12\x17.tenure.v1.AbortRequest\x1a\x18.tenure.v1.AbortResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.v1.generate_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TURNMODE']._serialized_start=1408
-  _globals['_TURNMODE']._serialized_end=1490
-  _globals['_ONABORT']._serialized_start=1492
-  _globals['_ONABORT']._serialized_end=1570
+  _globals['_TURNMODE']._serialized_start=1426
+  _globals['_TURNMODE']._serialized_end=1508
+  _globals['_ONABORT']._serialized_start=1510
+  _globals['_ONABORT']._serialized_end=1588
   _globals['_GENERATEREQUEST']._serialized_start=63
   _globals['_GENERATEREQUEST']._serialized_end=566
   _globals['_GENERATERESPONSE']._serialized_start=569
   _globals['_GENERATERESPONSE']._serialized_end=724
   _globals['_TURNSTARTED']._serialized_start=727
-  _globals['_TURNSTARTED']._serialized_end=891
-  _globals['_TOKENDELTA']._serialized_start=893
-  _globals['_TOKENDELTA']._serialized_end=970
-  _globals['_TURNFINISHED']._serialized_start=973
-  _globals['_TURNFINISHED']._serialized_end=1171
-  _globals['_RESUMEREQUEST']._serialized_start=1174
-  _globals['_RESUMEREQUEST']._serialized_end=1316
-  _globals['_ABORTREQUEST']._serialized_start=1318
-  _globals['_ABORTREQUEST']._serialized_end=1389
-  _globals['_ABORTRESPONSE']._serialized_start=1391
-  _globals['_ABORTRESPONSE']._serialized_end=1406
-  _globals['_GENERATE']._serialized_start=1573
-  _globals['_GENERATE']._serialized_end=1781
+  _globals['_TURNSTARTED']._serialized_end=909
+  _globals['_TOKENDELTA']._serialized_start=911
+  _globals['_TOKENDELTA']._serialized_end=988
+  _globals['_TURNFINISHED']._serialized_start=991
+  _globals['_TURNFINISHED']._serialized_end=1189
+  _globals['_RESUMEREQUEST']._serialized_start=1192
+  _globals['_RESUMEREQUEST']._serialized_end=1334
+  _globals['_ABORTREQUEST']._serialized_start=1336
+  _globals['_ABORTREQUEST']._serialized_end=1407
+  _globals['_ABORTRESPONSE']._serialized_start=1409
+  _globals['_ABORTRESPONSE']._serialized_end=1424
+  _globals['_GENERATE']._serialized_start=1591
+  _globals['_GENERATE']._serialized_end=1799
 # @@protoc_insertion_point(module_scope)

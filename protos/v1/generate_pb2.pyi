@@ -238,6 +238,7 @@ class TurnStarted(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    TRACE_ID_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Name of the turn."""
     session_id: _builtins.str
@@ -254,6 +255,8 @@ class TurnStarted(_message.Message):
     """How often a turn of this id was accepted, this time included. Above 1: earlier attempts were rolled back, or taken back
     by a replacing turn or Truncate, and ids that were told by them are void.
     """
+    trace_id: _builtins.str
+    """W3C trace id of the call: where its spans are found, in a trace backend and by Admin.GetTrace."""
     def __init__(
         self,
         *,
@@ -264,10 +267,11 @@ class TurnStarted(_message.Message):
         max_tokens: _builtins.int = ...,
         seed: _builtins.int = ...,
         attempt: _builtins.int = ...,
+        trace_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "session_id", b"session_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "attempt", b"attempt", "max_tokens", b"max_tokens", "new_tokens", b"new_tokens", "prompt_tokens", b"prompt_tokens", "seed", b"seed", "session_id", b"session_id", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "attempt", b"attempt", "max_tokens", b"max_tokens", "new_tokens", b"new_tokens", "prompt_tokens", b"prompt_tokens", "seed", b"seed", "session_id", b"session_id", "trace_id", b"trace_id", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
     _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015

@@ -9,6 +9,8 @@ from typing import Never
 
 Adder = Callable[[argparse.ArgumentParser], None]
 """Adds a command's arguments to its parser, its description, and as `run` the function that runs it."""
+Place = tuple[int, str]
+"""Of the stream of events: the last event that was seen, and the log it is of."""
 DEFAULT_TARGET = "127.0.0.1:50051"
 """Where `tenure serve` listens unless it is told otherwise."""
 USAGE_CODE = 2
@@ -82,6 +84,16 @@ def read_number(text: str) -> int:
     if not -(2**63) <= number < 2**63:
         raise argparse.ArgumentTypeError(f"{text} is out of range")
     return number
+
+
+def read_place(text: str) -> Place:
+    """`SEQUENCE@LOGID`. Raises ArgumentTypeError."""
+    sequence, at, log_id = text.partition("@")
+    if not (at and log_id and log_id.isprintable() and sequence.isascii() and sequence.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!a} is not SEQUENCE@LOGID, as a line of books has it")
+    if not int(sequence) < 2**63:
+        raise argparse.ArgumentTypeError(f"{sequence} is out of range")
+    return int(sequence), log_id
 
 
 def read_target(text: str) -> str:

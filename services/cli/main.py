@@ -71,6 +71,19 @@ _SERVE_HELP: dict[str, str] = {
     "watchdog_idle_s": "most seconds that the event loop may take to come round",
     "watchdog_failures": "so many failed steps one after the other, or three times a limit above, and it is not alive",
     "watchdog_exit_s": "seconds after that, without progress, until the process ends by itself; 0 is never",
+    "otlp_endpoint": "send spans and metrics to this OpenTelemetry collector, by OTLP over gRPC, as in "
+    "http://127.0.0.1:4317 (default: OTEL_EXPORTER_OTLP_ENDPOINT; nothing is sent without it)",
+    "trace_steps": "draw one of so many steps as a span; 0 draws none",
+    "telemetry_flush_s": "seconds that spans, metrics and KV events may take to be sent when the server stops",
+    "metrics_port": "offer metrics to Prometheus on this port of --host; 0 takes any free port and says which "
+    "(default: no such port)",
+    "kv_events_port": "publish what the prefix cache holds on this port, for routers that know the KV events of "
+    "vLLM and SGLang (ZeroMQ, msgpack); it tells token ids of all prompts; 0 takes any free port (default: none)",
+    "kv_events_replay_port": "port on which batches of KV events that were missed are sent again (default: the next)",
+    "kv_events_host": "address of both; only this machine can reach the default",
+    "kv_events_topic": "topic of these messages, as in kv@POD@MODEL",
+    "kv_events_encoding": "how events are written: map, or array, with fields in vLLM's order",
+    "kv_events_salted": "also publish what is cached in namespaces of their own, which their hashes then begin with",
     "fault_injection": "let any caller break the server on purpose, to see it notice; on loopback only",
 }
 
@@ -135,6 +148,10 @@ _UNSET_KINDS: dict[str, Callable[[str], object]] = {
     "swa_tokens": int,
     "state_slots": int,
     "health_port": int,
+    "otlp_endpoint": str,
+    "metrics_port": int,
+    "kv_events_port": int,
+    "kv_events_replay_port": int,
 }
 """Kinds of the settings that have no value unless one is given."""
 

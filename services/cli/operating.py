@@ -1,10 +1,13 @@
 """Commands of those who run a server: their arguments, and which function runs each."""
 
 import argparse
+import sys
 from pathlib import Path
 
-from services.cli.arguments import Adder, add_target, read_name, read_number
+from services.cli.arguments import USAGE_CODE, Adder, add_target, read_name, read_number, read_place
 from services.cli.durations import read_duration
+
+_VERIFY_S = 10.0
 
 # The commands are imported when they run: `tenure --help` need not wait for gRPC.
 
@@ -132,6 +135,47 @@ def _add_plant(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_plant)
 
 
+def _add_events(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows every change of owner in the KV cache of a running server, one line an event, from now on. The first "
+        "line is the books of this moment and the place in the stream. With --verify it shows none: it rebuilds the "
+        "books from the events alone, and compares them with the server's again and again; the exit code is 1 when "
+        "they differ."
+    )
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--since", type=read_place, metavar="SEQUENCE@LOGID", help="go on after this event, as a line of books names it"
+    )
+    kinds.add_argument("--verify", action="store_true", help="prove that the events say all that happens")
+    parser.add_argument(
+        "--seconds", type=read_duration, metavar="TIME", help="how long --verify goes on (default: 10s)"
+    )
+    add_target(parser)
+    parser.set_defaults(run=_run_events)
+
+
+def _add_flush(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Has a running server free all that its prefix cache holds and nobody uses. Turns and sessions keep what is "
+        "theirs. What was cached is computed again when it is asked for."
+    )
+    add_target(parser)
+    parser.set_defaults(run=_run_flush)
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Draws what a running server remembers of one turn that has ended: a tree of spans with a bar for each on the "
+        "time of the turn, how its KV came to it and where it went, and what happened meanwhile."
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("turn", type=read_name, nargs="?", help="name of the turn: the newest of that name")
+    which.add_argument("--id", dest="trace_id", type=read_name, metavar="TRACEID", help="a trace instead: its W3C id")
+    parser.add_argument("--session", type=read_name, help="whose turn it is, when several sessions have the name")
+    add_target(parser)
+    parser.set_defaults(run=_run_trace)
+
+
 def _add_last(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last", type=read_duration, metavar="TIME", help="how far back, as in 90s, 10m or 1h (default: all there is)"
@@ -184,6 +228,29 @@ def _run_dump(arguments: argparse.Namespace) -> int:
     return run_dump(arguments.target, arguments.incident)
 
 
+def _run_events(arguments: argparse.Namespace) -> int:
+    from services.cli.events import run_events, run_verify
+
+    if arguments.verify:
+        return run_verify(arguments.target, _VERIFY_S if arguments.seconds is None else arguments.seconds)
+    if arguments.seconds is not None:
+        print("tenure: --seconds: is for --verify", file=sys.stderr)
+        return USAGE_CODE
+    return run_events(arguments.target, arguments.since)
+
+
+def _run_flush(arguments: argparse.Namespace) -> int:
+    from services.cli.flush import run_flush
+
+    return run_flush(arguments.target)
+
+
+def _run_trace(arguments: argparse.Namespace) -> int:
+    from services.cli.trace import run_trace
+
+    return run_trace(arguments.target, arguments.turn, arguments.session, arguments.trace_id)
+
+
 def _run_plant(arguments: argparse.Namespace) -> int:
     from services.cli.plant import run_plant
 
@@ -215,9 +282,12 @@ OPERATING: tuple[tuple[str, str, Adder], ...] = (
     ("health", "ask whether a server is alive and takes work", _add_health),
     ("pools", "show who owns the KV cache, now or over time", _add_pools),
     ("timeline", "tell what happened to one session, in order", _add_timeline),
+    ("trace", "tell where the time of a turn went, and how its KV came to it", _add_trace),
     ("snapshot", "show all that runs, at one instant", _add_snapshot),
     ("check", "prove the books of the KV cache", _add_check),
     ("explain", "tell who owns a page, and who did before", _add_explain),
+    ("events", "show every change of owner as it happens, or prove that they are all told", _add_events),
+    ("flush", "free what the prefix cache holds and nobody uses", _add_flush),
     ("incidents", "list what went wrong lately", _add_incidents),
     ("dump", "print all that a server knows of this moment, or of an incident", _add_dump),
     ("report", "write a page about a server's last hour", _add_report),

@@ -24,6 +24,7 @@ _ARGUMENTS = {
     "every": "--every",
     "last_s": "--last",
     "incident_id": "--incident",
+    "trace_id": "--id",
 }
 """Fields of requests, and options of the client, that the command line has another name for."""
 _TIMED_OUT = ("timed out", "timeout")

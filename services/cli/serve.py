@@ -101,7 +101,8 @@ async def _serve(config: ServeConfig, output: Output) -> int:
     progress = ProgressPrinter(output.lines)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, signal.Signals(number), stop, progress, output)
-    server = Server(config, Announcer(progress.say, progress), process=_process_hooks(progress, output))
+    announcer, hooks = Announcer(progress.say, progress), _process_hooks(progress, output)
+    server = Server(config, announcer, process=hooks, environment=os.environ)
     code = await server.run(stop)
     if server.start_failure is not None:
         progress.say(f"stopped: the server could not start: {server.start_failure}")

@@ -11,12 +11,15 @@ from services.client.errors import TenureError
 from services.client.history import History, Sample, SessionFact, Totals
 from services.client.incidents import Incident
 from services.client.inspection import OwnershipChange, Plan, PlanRow, ServerState, TurnInfo, UnitHistory, UnitOwner
+from services.client.kv_books import KvBooks, KvBooksError, KvGapError, KvTerms
+from services.client.kv_events import KvBooksImage, KvEventInfo, KvEventSource, KvWhat, PoolImage
 from services.client.model import CheckReport, Finding, ModelInfo
 from services.client.options import OptionError
-from services.client.pools import Pool, PoolStats
+from services.client.pools import Flushed, Pool, PoolStats
 from services.client.requests import Message, SamplingOptions, SessionTurnOptions, TurnOptions
 from services.client.session import ClientSession
 from services.client.sessions import Lengths, SessionInfo
+from services.client.traces import Span, SpanEvent, SpanLink, Trace
 from services.client.turn import FinishReason, Piece, Turn, Usage
 
 __all__ = [
@@ -25,8 +28,17 @@ __all__ = [
     "ClientSession",
     "Finding",
     "FinishReason",
+    "Flushed",
     "History",
     "Incident",
+    "KvBooks",
+    "KvBooksError",
+    "KvBooksImage",
+    "KvEventInfo",
+    "KvEventSource",
+    "KvGapError",
+    "KvTerms",
+    "KvWhat",
     "Lengths",
     "Message",
     "ModelInfo",
@@ -36,6 +48,7 @@ __all__ = [
     "Plan",
     "PlanRow",
     "Pool",
+    "PoolImage",
     "PoolStats",
     "Sample",
     "SamplingOptions",
@@ -43,8 +56,12 @@ __all__ = [
     "SessionFact",
     "SessionInfo",
     "SessionTurnOptions",
+    "Span",
+    "SpanEvent",
+    "SpanLink",
     "TenureError",
     "Totals",
+    "Trace",
     "Turn",
     "TurnInfo",
     "TurnOptions",

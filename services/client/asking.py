@@ -1,11 +1,13 @@
 """Calls with one answer, and how long each of them is waited for. Turns, and what changes a session, have their own."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import TypeVar
 
 import grpc
 from grpc import aio
 
-from services.client.errors import TenureError, answer
+from services.client.errors import TenureError, answer, to_error
 from services.client.options import OptionError
 
 NO_ANSWER = "NO_ANSWER"
@@ -29,11 +31,15 @@ ANSWER_TIMEOUTS_S: dict[str, float] = {
     "snapshot": QUICK_S,
     "explain": QUICK_S,
     "incidents": QUICK_S,
+    "trace": QUICK_S,
     "find_session": QUICK_S,
     "sessions": QUICK_S,  # of one page of them
+    "kv_event_sources": QUICK_S,
     "plant": QUICK_S,  # it is answered before anything breaks
     "check": LONG_S,  # every page and every list is walked
     "history": LONG_S,  # up to an hour of samples, and the facts
+    "flush_cache": LONG_S,  # everything that is cached goes free
+    "kv_events": LONG_S,  # until the books of all units have come; events take as long as they take
     "dump": LONG_S,  # of a moment: all turns, sessions, owners and stacks
 }
 """By the client's method; `plant` is none of the public client."""
@@ -67,6 +73,17 @@ class Asking:
             if error.code is grpc.StatusCode.DEADLINE_EXCEEDED and error.reason == error.code.name:
                 raise self._explain_silence(timeout_s) from None
             raise
+
+    async def first(self, method: str, messages: AsyncIterator[_Response]) -> _Response | None:
+        """The first message of a stream, None when it has none. Raises as `ask` does."""
+        timeout_s = self._answer_timeout_s or ANSWER_TIMEOUTS_S[method]
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await anext(messages, None)
+        except TimeoutError:
+            raise self._explain_silence(timeout_s) from None
+        except aio.AioRpcError as error:
+            raise to_error(error) from None
 
     def _explain_silence(self, timeout_s: float) -> TenureError:
         if self._channel.get_state() is grpc.ChannelConnectivity.READY:

@@ -1,26 +1,38 @@
 """The client: connect, open sessions, run turns."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
 from grpc import aio
 from grpc_health.v1 import health_pb2
 
-from protos.v1 import admin_pb2, admin_pb2_grpc, generate_pb2_grpc, incidents_pb2, session_pb2, session_pb2_grpc
+from protos.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    generate_pb2_grpc,
+    incidents_pb2,
+    ownership_pb2,
+    session_pb2,
+    session_pb2_grpc,
+    traces_pb2,
+)
 from services.client.asking import Asking
 from services.client.history import History, decode_history
 from services.client.incidents import Incident, decode_incident
 from services.client.inspection import ServerState, UnitHistory, decode_snapshot, decode_unit
+from services.client.kv_events import KvEventSource, KvItem, decode_source, read_events
 from services.client.live import LiveTurns
 from services.client.model import CheckReport, ModelInfo, decode_check, decode_model
 from services.client.options import OptionError, require_name, set_field
-from services.client.pools import KINDS, PoolStats, decode_pools
+from services.client.pools import KINDS, Flushed, PoolStats, decode_pools
 from services.client.requests import Message, TurnInput, TurnOptions, build_request
 from services.client.session import ClientSession
 from services.client.sessions import SessionInfo, decode_session
 from services.client.stream import RESUME_TIMEOUT_S, Patience
+from services.client.traces import Trace, decode_trace
 from services.client.turn import Turn
 from services.limits import client_options
 
@@ -177,6 +189,44 @@ class Client:
         set_field(request, "incident_id", incident_id)
         response = await self._asking.ask("dump", self._admin.Dump, request)
         return response.text
+
+    def kv_events(self, from_sequence: int | None = None, log_id: str | None = None) -> AsyncGenerator[KvItem, None]:
+        """The books of this moment, then every event about them, in order and for ever: `KvBooks` follows them.
+
+        With `from_sequence`, of log `log_id`, events from that one on; the books first when it is not kept any more.
+        Books in between mean that the reader was too slow, and that events were lost. Close it to stop listening.
+        """
+        request = ownership_pb2.KvEventsRequest()
+        set_field(request, "from_sequence", from_sequence)
+        set_field(request, "log_id", log_id)
+        open_call = partial(self._admin.KvEvents, request)
+        return read_events(open_call, self._asking, is_answered_at_once=from_sequence is None)
+
+    async def kv_event_sources(self) -> tuple[KvEventSource, ...]:
+        """Where other programs are told what the prefix cache holds; empty when they are not."""
+        request = ownership_pb2.GetKvEventSourcesRequest()
+        response = await self._asking.ask("kv_event_sources", self._admin.GetKvEventSources, request)
+        return tuple(map(decode_source, response.sources))
+
+    async def flush_cache(self) -> Flushed:
+        """Frees all that the prefix cache holds and nobody uses."""
+        request = ownership_pb2.FlushCacheRequest()
+        response = await self._asking.ask("flush_cache", self._admin.FlushCache, request)
+        return Flushed(response.pages, response.swa_pages, response.states)
+
+    async def trace(
+        self, turn_id: str | None = None, *, session_id: str | None = None, trace_id: str | None = None
+    ) -> Trace:
+        """The spans of the newest turn of that name that has ended, and of all else in its trace; or of a trace.
+
+        Raises TenureError, TRACE_UNKNOWN, when the server has none of them, or none any more.
+        """
+        request = traces_pb2.GetTraceRequest()
+        given = {"turn_id": turn_id, "session_id": session_id, "trace_id": trace_id}
+        for name, value in given.items():
+            require_name(name, value)
+            set_field(request, name, value)
+        return decode_trace(await self._asking.ask("trace", self._admin.GetTrace, request))
 
     async def find_session(self, session_id: str) -> SessionInfo:
         """One open session. Raises TenureError, SESSION_UNKNOWN."""

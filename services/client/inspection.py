@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from protos.v1 import admin_pb2
+from protos.v1 import admin_pb2, ownership_pb2
 from services.client.pools import KINDS, Pool, decode_pool
 from services.client.sessions import SessionInfo, decode_session
 
 _OWNER_KINDS = {
-    admin_pb2.OWNER_KIND_FREE: "free",
-    admin_pb2.OWNER_KIND_REQUEST: "request",
-    admin_pb2.OWNER_KIND_SESSION: "session",
-    admin_pb2.OWNER_KIND_CACHE: "cache",
-    admin_pb2.OWNER_KIND_QUARANTINED: "quarantined",
+    ownership_pb2.OWNER_KIND_FREE: "free",
+    ownership_pb2.OWNER_KIND_REQUEST: "request",
+    ownership_pb2.OWNER_KIND_SESSION: "session",
+    ownership_pb2.OWNER_KIND_CACHE: "cache",
+    ownership_pb2.OWNER_KIND_QUARANTINED: "quarantined",
 }
 
 
@@ -102,12 +102,12 @@ def decode_unit(history: admin_pb2.UnitHistory) -> UnitHistory:
     return UnitHistory(
         pool=KINDS.get(history.pool, f"kind {history.pool}"),
         unit=history.unit,
-        owner=_decode_owner(history.owner),
+        owner=decode_owner(history.owner),
         changes=tuple(
             OwnershipChange(
                 move=change.move,
-                source=_decode_owner(change.source),
-                target=_decode_owner(change.target),
+                source=decode_owner(change.source),
+                target=decode_owner(change.target),
                 step=change.step,
                 trace_id=change.trace_id,
             )
@@ -116,7 +116,7 @@ def decode_unit(history: admin_pb2.UnitHistory) -> UnitHistory:
     )
 
 
-def _decode_owner(owner: admin_pb2.UnitOwner) -> UnitOwner:
+def decode_owner(owner: ownership_pb2.UnitOwner) -> UnitOwner:
     return UnitOwner(_OWNER_KINDS.get(owner.kind, f"kind {owner.kind}"), owner.number)
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from protos.v1 import admin_pb2
+from protos.v1 import admin_pb2, ownership_pb2
 
 KINDS = {
-    admin_pb2.POOL_KIND_FULL: "full",
-    admin_pb2.POOL_KIND_SWA: "swa",
-    admin_pb2.POOL_KIND_MAMBA: "mamba",
-    admin_pb2.POOL_KIND_ROWS: "rows",
+    ownership_pb2.POOL_KIND_FULL: "full",
+    ownership_pb2.POOL_KIND_SWA: "swa",
+    ownership_pb2.POOL_KIND_MAMBA: "mamba",
+    ownership_pb2.POOL_KIND_ROWS: "rows",
 }
 """Kinds of pools by name. A server has pages and rows, and the others as its model needs them."""
 _UNITS = {"full": "page", "swa": "SWA page", "mamba": "state", "rows": "row"}
@@ -65,10 +65,22 @@ class PoolStats:
     steps: int
     checks_run: int
     balanced: bool
+    kv_sequence: int = 0
+    """The last of the KV events that are in it, and the log which it is of."""
+    kv_log_id: str = ""
 
     def find(self, kind: str) -> Pool:
         """The pool of that kind. Raises KeyError."""
         return find_pool(self.pools, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What a flush has freed."""
+
+    pages: int
+    swa_pages: int
+    states: int
 
 
 def find_pool(pools: Iterable[Pool], kind: str) -> Pool:
@@ -90,6 +102,8 @@ def decode_pools(response: admin_pb2.PoolStatsResponse) -> PoolStats:
         steps=response.steps,
         checks_run=response.checks_run,
         balanced=response.balanced,
+        kv_sequence=response.kv_sequence,
+        kv_log_id=response.kv_log_id,
     )
 
 

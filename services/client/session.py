@@ -12,6 +12,7 @@ from services.client.options import require_name, set_field
 from services.client.requests import Message, SessionTurnOptions, TurnInput, build_request
 from services.client.sessions import Lengths
 from services.client.stream import Patience
+from services.client.trace_headers import trace_headers
 from services.client.turn import Turn
 
 CLOSE_TIMEOUT_S = 10.0
@@ -61,7 +62,7 @@ class ClientSession:
     async def open(self) -> None:
         """`async with` does it. A fork is open already, and stays as it is."""
         if not self._is_open:
-            response = await answer(self._sessions.Open(self._request))
+            response = await answer(self._sessions.Open(self._request, metadata=trace_headers()))
             self.session_id = response.session_id
             self._is_open = True
 
@@ -74,7 +75,8 @@ class ClientSession:
             await self._live.leave_all()
         if self.session_id:
             request = session_pb2.CloseRequest(session_id=self.session_id, drain=drain)
-            await answer(self._sessions.Close(request, timeout=None if drain else CLOSE_TIMEOUT_S))
+            timeout_s = None if drain else CLOSE_TIMEOUT_S
+            await answer(self._sessions.Close(request, timeout=timeout_s, metadata=trace_headers()))
 
     async def fork(
         self, session_id: str | None = None, *, at_turn: str | None = None, at_length: int | None = None
@@ -90,7 +92,7 @@ class ClientSession:
         set_field(request, "new_session_id", session_id, "session_id")
         set_field(request, "at_turn_id", at_turn, "at_turn")
         set_field(request, "at_length", at_length)
-        response = await answer(self._sessions.Fork(request))
+        response = await answer(self._sessions.Fork(request, metadata=trace_headers()))
         opened = session_pb2.OpenRequest(session_id=response.session_id, streaming=self._request.streaming)
         lengths = Lengths(response.session_len, response.kv_tokens)
         return ClientSession(self._sessions, self._generate, opened, self._patience, self._live.sibling(), lengths)
@@ -101,7 +103,7 @@ class ClientSession:
         request = session_pb2.TruncateRequest(session_id=self.session_id)
         set_field(request, "length", length)
         await self._live.leave_broken_off()
-        response = await answer(self._sessions.Truncate(request))
+        response = await answer(self._sessions.Truncate(request, metadata=trace_headers()))
         return Lengths(response.session_len, response.kv_tokens)
 
     def turn(

@@ -13,6 +13,7 @@ from grpc import aio
 from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
 from services.client.errors import TenureError, to_error
 from services.client.options import OptionError
+from services.client.trace_headers import trace_headers
 from services.limits import LIMITS, MIB
 
 TIMEOUT_MAX_S = 1e8
@@ -70,7 +71,9 @@ class TurnMessages:
         self._stub = stub
         self._request = request
         self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        self._call: _Call | _ResumedCall = stub.Generate(request, timeout=timeout_s)
+        self._headers = trace_headers()
+        """Of who runs the turn: a stream that is resumed later is still read for it."""
+        self._call: _Call | _ResumedCall = stub.Generate(request, timeout=timeout_s, metadata=self._headers)
         self._reading: asyncio.Future[object] | None = None
         self._num_held = 0
         self._held_digest = hashlib.sha256()
@@ -198,8 +201,8 @@ class TurnMessages:
     def _open_again(self) -> _Call | _ResumedCall:
         timeout_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
         if not self._has_started:
-            return self._stub.Generate(self._request, timeout=timeout_s)
-        return self._stub.Resume(self._resume_request(), timeout=timeout_s)
+            return self._stub.Generate(self._request, timeout=timeout_s, metadata=self._headers)
+        return self._stub.Resume(self._resume_request(), timeout=timeout_s, metadata=self._headers)
 
     def _resume_request(self) -> generate_pb2.ResumeRequest:
         return generate_pb2.ResumeRequest(

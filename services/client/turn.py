@@ -13,6 +13,7 @@ from protos.v1 import generate_pb2, generate_pb2_grpc, types_pb2
 from services.client.errors import TenureError
 from services.client.live import LiveTurns
 from services.client.stream import Patience, TurnMessages
+from services.client.trace_headers import trace_headers
 
 ABORT_TIMEOUT_S = 2.0
 """How long leaving a turn early may take; after it the connection is simply let go."""
@@ -88,6 +89,8 @@ class Turn:
         """What the tokens are drawn with; set once it is accepted."""
         self.attempt: int | None = None
         """How often a turn of this id was accepted, this time included; set once it is."""
+        self.trace_id: str | None = None
+        """W3C trace id under which the server draws it; set once it is accepted."""
         self.usage: Usage | None = None
         self.finish_reason: FinishReason | None = None
         self.is_committed: bool | None = None
@@ -188,6 +191,7 @@ class Turn:
                 self.max_tokens = message.started.max_tokens
                 self.seed = message.started.seed
                 self.attempt = message.started.attempt
+                self.trace_id = message.started.trace_id or None
                 return None
             case "delta":
                 return Piece(message.delta.text, tuple(message.delta.token_ids))
@@ -221,7 +225,7 @@ class Turn:
             request.session_id = self._request.session_id
         try:
             async with asyncio.timeout(ABORT_TIMEOUT_S):
-                await self._stub.Abort(request)
+                await self._stub.Abort(request, metadata=trace_headers())
                 async for message in messages.rest():
                     self._take(message)
         except (TenureError, TimeoutError, aio.AioRpcError, aio.UsageError):

@@ -14,7 +14,7 @@ from engine.core.ownership import FREE, QUARANTINED, Move, PoolKind
 from engine.core.provenance import MoveRecord, UnitHistory
 from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import TurnRequest
-from protos.v1 import admin_pb2, admin_pb2_grpc
+from protos.v1 import admin_pb2, admin_pb2_grpc, ownership_pb2
 from services.cli.dump import format_incidents
 from services.cli.main import build_parser
 from services.cli.pool_history import format_pool_history
@@ -106,9 +106,9 @@ async def test_explain_when_there_is_no_such_unit_then_which_there_are(pool: str
         assert (caught.value.reason, caught.value.field) == ("FIELD_INVALID", "unit")
 
 
-@pytest.mark.parametrize("kind", [admin_pb2.POOL_KIND_SWA, admin_pb2.POOL_KIND_MAMBA])
+@pytest.mark.parametrize("kind", [ownership_pb2.POOL_KIND_SWA, ownership_pb2.POOL_KIND_MAMBA])
 async def test_explain_when_the_server_has_no_such_pool_then_refused_with_those_it_has(
-    kind: admin_pb2.PoolKind.ValueType,
+    kind: ownership_pb2.PoolKind.ValueType,
 ) -> None:
     async with running_server() as rig, aio.insecure_channel(rig.target) as channel:
         with pytest.raises(TenureError, match="known are POOL_KIND_FULL, POOL_KIND_ROWS") as caught:

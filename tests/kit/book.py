@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from engine.core.config import CoreConfig
 from engine.core.events import CoreEvent, Draining, KvMoved, Protected, StepAnswered, Unprotected
 from engine.core.ids import StepNo
-from engine.core.ownership import CIRCULATING_KINDS, FREE, MOVES, Move, Owner, OwnerKind, PoolKind
+from engine.core.ownership import CACHE, CIRCULATING_KINDS, FREE, MOVES, Move, Owner, OwnerKind, PoolKind
 from engine.core.snapshot import PoolBooks
 
 
@@ -64,6 +64,11 @@ class Book:
     def owned(self, pool: PoolKind, owner: Owner) -> list[int]:
         """Units of one owner, ascending."""
         return [unit for unit, held_by in enumerate(self._owners[pool]) if unit > 0 and held_by == owner]
+
+    def unused(self, pool: PoolKind) -> list[int]:
+        """Units of the cache that nobody has locked, ascending."""
+        is_protected = self._is_protected[pool]
+        return [unit for unit in self.owned(pool, CACHE) if not is_protected[unit]]
 
     def replay(self, events: Iterable[CoreEvent]) -> None:
         """Takes events in the order of their numbers."""

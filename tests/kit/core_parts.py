@@ -8,12 +8,12 @@ from engine.core.books import Books
 from engine.core.commands import (
     Abort,
     AbortReason,
+    Applied,
     Close,
     Command,
     CommitAck,
     FinishAt,
     FinishReason,
-    Lengths,
     Open,
     Submit,
 )
@@ -155,7 +155,7 @@ class CoreRig:
 
     # Commands
 
-    def apply(self, command: Command) -> Lengths | None:
+    def apply(self, command: Command) -> Applied:
         """Raises Refusal, after it made sure that nothing was told and nothing changed."""
         before = self.core.snapshot(), self.core.owners(PoolKind.FULL)
         try:

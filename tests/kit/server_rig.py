@@ -1,9 +1,10 @@
 """The whole server in this process, over the shadow executor and a tokenizer of bytes, with a client of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2
@@ -20,6 +21,8 @@ from services.tokenization.vocabulary import NORMAL, Vocabulary, byte_alphabet
 from tests.kit.shadow_executor import ShadowExecutor, shadow_capabilities
 
 CONFIG = ServeConfig(port=0, page_size=4, pool_tokens=252, rows=7, context_len=128, chunk_tokens=8, full_check_steps=1)
+
+NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 
 def byte_tokenizer(prompt_prefix_ids: tuple[int, ...] = ()) -> Tokenizer:
@@ -39,6 +42,8 @@ class ServerRig:
     target: str
     health: str | None
     """The probe port's address, where there is one."""
+    metrics: str | None = None
+    """Where metrics are scraped, where they are."""
 
     async def collect(self, turn: Turn) -> list[int]:
         return [token_id async for piece in turn for token_id in piece.token_ids]
@@ -50,6 +55,7 @@ class Lines:
 
     ready: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     health: str | None = None
+    metrics: str | None = None
     told: list[str] = field(default_factory=list)
 
     def hear(self, line: str) -> None:
@@ -58,6 +64,8 @@ class Lines:
             self.ready.set_result(line.removeprefix("ready on "))
         if line.startswith("health on "):
             self.health = line.removeprefix("health on ")
+        if line.startswith("metrics on "):
+            self.metrics = line.removeprefix("metrics on ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +77,12 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(config: ServeConfig, load: Loader) -> AsyncIterator[Serving]:
+async def serving(
+    config: ServeConfig, load: Loader, environment: Mapping[str, str] = NO_ENVIRONMENT
+) -> AsyncIterator[Serving]:
     """A server that is ready; stopped at the end."""
     lines, stop = Lines(), asyncio.Event()
-    server = Server(config, Announcer(lines.hear, lambda _done, _what: None), load)
+    server = Server(config, Announcer(lines.hear, lambda _done, _what: None), load, environment=environment)
     run = asyncio.create_task(server.run(stop))
     try:
         async with asyncio.timeout(60):
@@ -89,16 +99,18 @@ async def running_server(
     config: ServeConfig = CONFIG,
     build_template: Callable[[Tokenizer], ChatTemplate | None] = lambda _tokenizer: None,
     capabilities: Capabilities | None = None,
+    environment: Mapping[str, str] = NO_ENVIRONMENT,
 ) -> AsyncIterator[ServerRig]:
-    """`capabilities`: of the shadow executor; its usual ones fit `CONFIG`."""
+    """`capabilities`: of the shadow executor; its usual ones fit `CONFIG`. `environment`: of the process."""
     executor = ShadowExecutor(capabilities or shadow_capabilities())
 
     async def load(_config: ServeConfig, _progress: Progress) -> LoadedModel:
         tokenizer = byte_tokenizer()
         return LoadedModel(executor, tokenizer, build_template(tokenizer), ())
 
-    async with serving(config, load) as server, connect(server.target) as client:
-        yield ServerRig(executor, server.stop, server.run, client, server.target, server.lines.health)
+    async with serving(config, load, environment) as server, connect(server.target) as client:
+        lines = server.lines
+        yield ServerRig(executor, server.stop, server.run, client, server.target, lines.health, lines.metrics)
 
 
 async def list_services(target: str) -> list[str]:

@@ -1,12 +1,16 @@
 """Compact lines for what the core tells: the trace of a transcript, with the script's own names in place of numbers."""
 
+from collections.abc import Iterable
+
 from engine.core.commands import AbortReason
 from engine.core.errors import Refusal
 from engine.core.events import (
+    CacheFlushed,
     CommitRequested,
     CoreEvent,
     Draining,
     KvMoved,
+    PrefixStored,
     Protected,
     SessionClosed,
     SessionForked,
@@ -38,9 +42,14 @@ class Trace:
         self._turns: dict[int, str] = {}
         self._sessions: dict[int, str] = {}
 
-    def line(self, told: CoreEvent | Refusal | StepPlan) -> str:
-        """One line, without its indent."""
+    def lines(self, told: Iterable[CoreEvent | Refusal | StepPlan]) -> list[str]:
+        """Without indent. What units stand for is left out: the move that brought them to the cache is told."""
+        return [line for line in map(self._line, told) if line]
+
+    def _line(self, told: CoreEvent | Refusal | StepPlan) -> str:
         match told:
+            case PrefixStored():
+                return ""
             case Refusal(reason=reason, value=value, limit=limit):
                 given = "" if value is None else f", value {value}"
                 allowed = "" if limit is None else f", limit {limit}"
@@ -57,6 +66,8 @@ class Trace:
                 return f"answered {step}" if failure is None else f"failed {step}: {failure}"
             case KvMoved() | Protected() | Unprotected() | Draining():
                 return self._ownership(told)
+            case CacheFlushed(num_units):
+                return f"flushed {num_units} units"
             case _:
                 return self._turn_event(told)
 

@@ -12,6 +12,7 @@
     ambush retracting abort                   the next turn in that phase meets abort, close or finish_at at once
     ack | nack [count]                        the oldest commit, with `config ack=manual`
     close s1 | drain-close s1 | expire 10     ten seconds later
+    flush                                     frees what the cache holds and nobody uses
     drain                                     steps until nothing is left to do, then closes everything
     expect-pool free=9 session=3              terms of the full pool; `expect-swa`, `expect-states`, `expect-rows`
     expect-slot s1 held 7 | expect-history s1 8 [t1]    of an ordinary session: of the path to that turn
@@ -116,7 +117,7 @@ class Player:
 
     def trace(self) -> list[str]:
         """What was told since the last call."""
-        return [self._trace.line(told) for told in self._world.take_told()]
+        return self._trace.lines(self._world.take_told())
 
     def _expect(self, name: str, rest: list[str], text: str) -> None:
         snapshot = self._core.snapshot()

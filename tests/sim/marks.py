@@ -40,6 +40,8 @@ TURNS_AND_STEPS = (
     "row demoted",
     "hit slot",
     "hit tree",
+    "flush",
+    "flush while turns run",
     "finish_at",
     "finish_at none",
     "finish_at too many",

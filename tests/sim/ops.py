@@ -150,6 +150,11 @@ class ExpireOp:
     after_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class FlushOp:
+    """Frees what the cache holds and nobody uses."""
+
+
 Op = (
     OpenOp
     | CloseOp
@@ -163,4 +168,5 @@ Op = (
     | PlanOp
     | AnswerOp
     | ExpireOp
+    | FlushOp
 )

@@ -10,7 +10,7 @@ from engine.core.states import STATES_A_TURN
 from tests.kit.shadow_model import ShadowModel
 from tests.sim.families import VOCAB_SIZE, Family
 from tests.sim.loop_model import LoopModel
-from tests.sim.ops import AnswerOp, Op, PlanOp, TurnOp
+from tests.sim.ops import AnswerOp, FlushOp, Op, PlanOp, TurnOp
 from tests.sim.writer import Writer
 
 NUM_OPS = 230
@@ -18,6 +18,7 @@ KINDS = ((False, False), (True, False), (False, True), (True, True))
 KIND_SHARES = (0.4, 0.2, 0.2, 0.2)
 """Of models with full attention only, with windows besides, with states besides, with all three."""
 HYBRID_SHARES = (0.0, 0.3, 0.3, 0.4)
+FLUSHED_SHARE = 0.2
 LARGE = 100_000
 EOS_ID = 7
 IDLE_TIMEOUT_S = 50.0
@@ -64,7 +65,18 @@ def make_scenario(seed: int, num_ops: int = NUM_OPS, family: Family | None = Non
     writer = Writer(rng, config, family)
     ops = tuple(_crowding(rng, config)) if family is Family.LAST_ATTEMPTS else ()
     ops += tuple(writer.write() for _ in range(num_ops - len(ops)))
+    ops = _with_flushes(Random(f"{seed} flushes"), ops)
     return Scenario(seed, config, model, is_durable, ops, family)
+
+
+def _with_flushes(rng: Random, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Of some seeds the cache is flushed, now and then. The others are as they would be without."""
+    if rng.random() >= FLUSHED_SHARE:
+        return ops
+    flushed = list(ops)
+    for _ in range(rng.randint(1, 5)):
+        flushed.insert(rng.randrange(len(flushed) + 1), FlushOp())
+    return tuple(flushed)
 
 
 def _crowding(rng: Random, config: CoreConfig) -> Iterator[Op]:

@@ -17,6 +17,7 @@ from tests.sim.ops import (
     CloseOp,
     ExpireOp,
     FinishAtOp,
+    FlushOp,
     ForkOp,
     Length,
     Op,
@@ -142,6 +143,8 @@ def parse_ops(text: str) -> list[Op]:
             return [AckOp(int(count[0] if count else 1), fails=name == "nack")]
         case ["close" | "drain-close" as name, session]:
             return [CloseOp(SessionId(session), drain=name == "drain-close")]
+        case ["flush"]:
+            return [FlushOp()]
         case ["expire", after_s]:
             return [ExpireOp(float(after_s))]
         case _:
@@ -208,6 +211,8 @@ def render_op(operation: Op) -> str:
             return _render_turn(operation)
         case PlanOp():
             return "plan"
+        case FlushOp():
+            return "flush"
         case AnswerOp(fails):
             return "fail" if fails else "answer"
         case AbortOp(turn, reason):

@@ -7,13 +7,15 @@ import pytest
 
 from engine.core.commands import (
     Abort,
+    Applied,
     Close,
     Command,
     CommitAck,
     CommitFailed,
     FinishAt,
+    Flush,
+    Flushed,
     Fork,
-    Lengths,
     OnAbort,
     Submit,
 )
@@ -142,19 +144,19 @@ class PromisesKv(EditsEvents):
 
 
 class IgnoresPriorities(Core):
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         return super().apply(replace(command, priority=0) if isinstance(command, Submit) else command, now)
 
 
 class IgnoresKeep(Core):
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         if isinstance(command, Submit):
             command = replace(command, on_abort=OnAbort.ROLL_BACK)
         return super().apply(command, now)
 
 
 class ClosesAtOnce(Core):
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         return super().apply(replace(command, drain=False) if isinstance(command, Close) else command, now)
 
 
@@ -167,14 +169,14 @@ class SkipsCheckpoints(Core):
 
 
 class DropsOffsets(Core):
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         return super().apply(replace(command, offset=None) if isinstance(command, Submit) else command, now)
 
 
 class ForksAll(Core):
     """Takes a fork at a point for one of everything."""
 
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         return super().apply(replace(command, at_len=None) if isinstance(command, Fork) else command, now)
 
 
@@ -185,29 +187,34 @@ class SkipsNumbers(Core):
 
 
 class DropsAborts(Core):
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         return None if isinstance(command, Abort) else super().apply(command, now)
 
 
+class DropsFlushes(Core):
+    def apply(self, command: Command, now: float) -> Applied:
+        return Flushed(0) if isinstance(command, Flush) else super().apply(command, now)
+
+
 class DropsCuts(Core):
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         return None if isinstance(command, FinishAt) else super().apply(command, now)
 
 
 class CommitsFailures(Core):
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         return super().apply(CommitAck(command.rid) if isinstance(command, CommitFailed) else command, now)
 
 
 class RefusesAtRandom(Core):
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         if isinstance(command, Submit) and command.rid % 5 == 0:
             raise Refusal(RefusalReason.QUEUE_FULL, "no reason at all")
         return super().apply(command, now)
 
 
 class AcceptsThenRefuses(Core):
-    def apply(self, command: Command, now: float) -> Lengths | None:
+    def apply(self, command: Command, now: float) -> Applied:
         lengths = super().apply(command, now)
         if isinstance(command, Submit):
             raise Refusal(RefusalReason.SESSION_UNKNOWN, "too late")
@@ -280,6 +287,7 @@ class FindsSomething(Core):
         (DropsLocks, {"book", "device"}),
         (DropsEnds, {"ending"}),
         (DropsAborts, {"ending"}),
+        (DropsFlushes, {"flush"}),
         (DropsCuts, {"ending"}),
         (CommitsFailures, {"ending"}),
         (SkipsNumbers, {"events"}),

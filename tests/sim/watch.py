@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from engine.core.commands import Command, Fork, Lengths, Open, Submit, Truncate
+from engine.core.commands import Applied, Command, Flush, Flushed, Fork, Lengths, Open, Submit, Truncate
 from engine.core.core import Core
 from engine.core.errors import InvariantViolation, Refusal
 from engine.core.events import CoreEvent, Draining, KvMoved, SessionOpened, TurnAccepted
@@ -91,10 +91,22 @@ class WatchedCore:
         expect(answer == told, "ending", f"{command} answers {answer}, its events say {told}")
         return True
 
-    def apply(self, command: Command) -> None:
+    def apply(self, command: Command) -> Applied:
         with self._call(f"{type(command).__name__}"):
-            self.core.apply(command, self.now)
+            answer = self.core.apply(command, self.now)
             self._take()
+        return answer
+
+    def flush(self) -> None:
+        """Exactly what the cache holds and nobody uses goes free, and so many units are told."""
+        unused = {pool: len(self.book.unused(pool)) for pool in self.book.pools}
+        due = Flushed(unused[PoolKind.FULL], unused.get(PoolKind.SWA, 0), unused.get(PoolKind.MAMBA, 0))
+        answer = self.apply(Flush())
+        expect(answer == due, "flush", f"answers {answer}; {due} was cached, and not in use")
+        left = {pool: units for pool in self.book.pools if (units := self.book.unused(pool))}
+        expect(not left, "flush", f"still cached, and not in use: {left}")
+        self.marks["flush"] += any(unused.values())
+        self.marks["flush while turns run"] += bool(self.oracles.running())
 
     def apply_in_vain(self, command: Command) -> None:
         """Applies a command that has nothing to do: nothing may be told of it."""

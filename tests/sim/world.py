@@ -37,6 +37,7 @@ from tests.sim.ops import (
     CloseOp,
     ExpireOp,
     FinishAtOp,
+    FlushOp,
     ForkOp,
     Length,
     Op,
@@ -110,6 +111,8 @@ class World:
                 self._ambushes.append(operation)
             case FinishAtOp(turn, back, reason):
                 self._finish_at(self._rids.get(turn, Rid(0)), back, reason)
+            case FlushOp():
+                self._watched.flush()
             case AckOp(_, fails) if not self._oracles.uncommitted():
                 self._acknowledge_early(fails=fails)
             case AckOp(count, fails):

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import grpc
 import pytest
@@ -13,12 +14,17 @@ from grpc import aio
 from protos.v1 import admin_pb2, generate_pb2, generate_pb2_grpc, history_pb2, types_pb2
 from services.client import Client, Turn, Usage
 from services.client.history import History, Totals
+from telemetry.metrics.catalogue import PAIRS, Pair, find_metric, prometheus_name
+from telemetry.names import Kind
 from tests.kit.runtime_rig import wait_until
+from tests.kit.scraping import QueryEngine, Scrape, needs_prometheus, prometheus_of, scrape
 from tests.kit.server_rig import CONFIG, ServerRig, running_server
 
 STEP_S = 0.05
 LONG = 100
 PROMPT = tuple(range(10, 50))
+METERED = replace(CONFIG, metrics_port=0)
+ENDED, ACCEPTED = "tenure_turns_ended_total", "tenure_turns_accepted_total"
 FLOATS = (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT)
 
 
@@ -60,9 +66,14 @@ async def have_ended(client: Client, num_turns: int) -> Totals:
     return await totals_once(client, lambda totals: sum(totals.endings.values()) == num_turns)
 
 
+async def scrape_of(rig: ServerRig) -> Scrape:
+    assert rig.metrics is not None
+    return await scrape(rig.metrics)
+
+
 async def test_endings_when_10_clients_cancel_3_are_aborted_and_2_run_out_of_time_then_counted_by_reason() -> None:
     """MET-01 (vllm-project/vllm#31503): turns that run and turns that wait, ended by three ways; nothing else ends."""
-    async with running_server(CONFIG) as rig, callers(rig.target) as outside:
+    async with running_server(METERED) as rig, callers(rig.target) as outside:
         rig.executor.faults.delay_s = lambda _plan: STEP_S
         cancelled = [outside.begin(number) for number in range(10)]
         aborted = [outside.begin(20 + number, f"abort-{number}") for number in range(3)]
@@ -76,6 +87,10 @@ async def test_endings_when_10_clients_cancel_3_are_aborted_and_2_run_out_of_tim
             call.cancel()
         totals = await have_ended(rig.client, 15)
         assert totals.endings == {"disconnect": 10, "client": 3, "deadline": 2}
+        page = await scrape_of(rig)
+        assert page.by(ENDED, "tenure_turn_outcome") == totals.endings
+        durations = page.by("gen_ai_server_request_duration_seconds_count", "error_type")
+        assert durations == totals.endings
         codes = await asyncio.gather(*readers)
         assert codes[10:13] == [grpc.StatusCode.ABORTED] * 3
         assert codes[13:] == [grpc.StatusCode.DEADLINE_EXCEEDED] * 2
@@ -97,10 +112,11 @@ async def drain(
 
 async def test_hit_tokens_when_hits_misses_and_probes_mix_then_counters_that_only_turns_raise() -> None:
     """MET-03 (sgl-project/sglang#26608): read between any two, as by a scraper; a probe changes none of them."""
-    async with running_server(CONFIG) as rig:
+    async with running_server(METERED) as rig:
         probe = rig.client.is_ready
         seen = [(await rig.client.history()).totals]
         assert parts(seen[0]) == (0, 0, 0), "the turn that warms the server up is not counted"
+        require_sources(await scrape_of(rig), (0, 0, 0))
         async with rig.client.session("s", streaming=True) as session:
             first = session.turn(token_ids=PROMPT, max_tokens=3, ignore_eos=True)
             miss, hit = generate(rig, PROMPT), generate(rig, PROMPT)
@@ -118,10 +134,18 @@ async def test_hit_tokens_when_hits_misses_and_probes_mix_then_counters_that_onl
                     await rig.client.pools()
                     totals = (await rig.client.history(60.0)).totals
                     assert parts(totals) == expected
+                    require_sources(await scrape_of(rig), expected)
                     seen.append(totals)
         assert parts(seen[-1])[0] > 0, "the session's second turn found its KV in the slot"
         assert parts(seen[-1])[1] > 0, "the plain turns found the prompt in the tree"
         assert seen[-1].turns_accepted == 5
+        assert (await scrape_of(rig)).value(ACCEPTED) == 5
+
+
+def require_sources(page: Scrape, expected: tuple[int, int, int]) -> None:
+    for source, count in zip(("slot", "tree", "computed"), expected, strict=True):
+        assert page.value("tenure_prompt_tokens_total", tenure_source=source) == count
+        assert page.value("tenure_prompt_context_total", tenure_source=source) == sum(expected)
 
 
 def generate(rig: ServerRig, token_ids: tuple[int, ...]) -> Turn:
@@ -142,7 +166,7 @@ def add(left: tuple[int, int, int], right: tuple[int, int, int]) -> tuple[int, i
 
 async def test_pairs_when_divided_then_both_are_of_the_same_things_at_every_moment() -> None:
     """MET-05 (llm-d/llm-d-autoscaling#1351): each pair that the interface documents, while turns run, wait and end."""
-    async with running_server(CONFIG) as rig, callers(rig.target) as outside:
+    async with running_server(METERED) as rig, callers(rig.target) as outside:
         rig.executor.faults.failing_steps[(await rig.client.pools()).steps + 2] = "broke"
         await drain(outside.begin(1))
         rig.executor.faults.delay_s = lambda _plan: STEP_S
@@ -150,10 +174,12 @@ async def test_pairs_when_divided_then_both_are_of_the_same_things_at_every_mome
         readers = [asyncio.create_task(drain(call)) for call in calls]
         await totals_once(rig.client, lambda totals: totals.turns_accepted == 11)
         require_pairs(await rig.client.history(), alive=10)
+        require_scraped_pairs(await scrape_of(rig), alive=10)
         for number, call in enumerate(calls, 1):
             call.cancel()
             await have_ended(rig.client, 1 + number)
             require_pairs(await rig.client.history(), alive=10 - number)
+            require_scraped_pairs(await scrape_of(rig), alive=10 - number)
         await asyncio.gather(*readers)
 
 
@@ -171,6 +197,49 @@ def require_pairs(history: History, *, alive: int) -> None:
         for pool in sample.pools:
             terms = pool.available + pool.evictable + pool.protected + pool.session_held + pool.uncached
             assert terms == pool.total
+
+
+def require_scraped_pairs(page: Scrape, *, alive: int) -> None:
+    assert page.value(ACCEPTED) - sum(page.by(ENDED, "tenure_turn_outcome").values()) == alive
+    assert page.value("tenure_turns_running") + page.value("tenure_turns_waiting") == alive
+    for pair in PAIRS:
+        part, whole = scraped_names(pair)
+        assert page.label_sets(part) == page.label_sets(whole) != set()
+
+
+def scraped_names(pair: Pair) -> tuple[str, str]:
+    return prometheus_name(find_metric(pair.part)), prometheus_name(find_metric(pair.whole))
+
+
+@needs_prometheus
+async def test_pairs_when_divided_in_a_query_engine_then_every_series_of_one_has_its_ratio(tmp_path: Path) -> None:
+    """MET-05 (llm-d/llm-d-autoscaling#1351): each documented pair, as documented, in a Prometheus that scrapes us."""
+    async with running_server(METERED) as rig:
+        assert rig.metrics is not None
+        async with prometheus_of(rig.metrics, tmp_path) as engine:
+            for prompt in (PROMPT, PROMPT, PROMPT[:7]):
+                await rig.collect(generate(rig, prompt))
+            page = await scrape_of(rig)
+
+            async def has_seen_it() -> bool:
+                return list((await engine.query(ACCEPTED)).values()) == [3.0]
+
+            await wait_until(has_seen_it, timeout_s=20.0)
+            for pair in PAIRS:
+                ratios = await divide(engine, pair)
+                assert set(ratios) == page.label_sets(scraped_names(pair)[0]), pair.part
+            (sources, context) = scraped_names(PAIRS[0])
+            shares = await engine.query(f"{sources} / {context}")
+            assert sum(shares.values()) == pytest.approx(1.0)
+            assert 0 < shares[frozenset({("tenure_source", "tree")})] < 1
+
+
+async def divide(engine: QueryEngine, pair: Pair) -> dict[frozenset[tuple[str, str]], float]:
+    """As the catalogue says it is done."""
+    part, whole = scraped_names(pair)
+    if find_metric(pair.part).kind is Kind.COUNTER:
+        return await engine.query(f"rate({part}[5m]) / rate({whole}[5m])")
+    return await engine.query(f"{part} / {whole}")
 
 
 @pytest.mark.parametrize("message", [admin_pb2.HistorySample.DESCRIPTOR, history_pb2.Totals.DESCRIPTOR])

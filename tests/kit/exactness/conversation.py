@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.core.commands import Close, Fork, Lengths, Open, Submit, Truncate
+from engine.core.commands import Applied, Close, Fork, Lengths, Open, Submit, Truncate
 from engine.core.ids import Rid, SessionId, TurnId, pack_ids
 from engine.core.sampling import GREEDY, Sampling
 from tests.kit.exactness.driver import Driver, TurnRun
@@ -168,6 +168,6 @@ class Conversation:
         return TurnRun(command, ids)
 
 
-def _kv_len(lengths: Lengths | None) -> int:
-    assert lengths is not None, "forks and cuts are answered with lengths"
+def _kv_len(lengths: Applied) -> int:
+    assert isinstance(lengths, Lengths), "forks and cuts are answered with lengths"
     return lengths.kv_len

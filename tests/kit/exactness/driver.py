@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from engine.core.commands import AbortReason, Command, CommitAck, FinishReason, Lengths, Submit
+from engine.core.commands import AbortReason, Applied, Command, CommitAck, FinishReason, Submit
 from engine.core.config import CoreConfig
 from engine.core.events import CommitRequested, CoreEvent, TokensSampled, TurnEnded
 from engine.core.findings import CheckLevel
@@ -59,7 +59,7 @@ class Driver:
         self._runs: dict[Rid, TurnRun] = {}
         self._now = 0.0
 
-    def apply(self, command: Command) -> Lengths | None:
+    def apply(self, command: Command) -> Applied:
         lengths = self._core.apply(command, self._now)
         self._follow()
         return lengths

@@ -67,7 +67,7 @@ def history(rig: CoreRig, session: SessionId = S, turn: str = "b") -> list[int]:
 
 def apply(rig: CoreRig, command: Fork | Truncate) -> Lengths:
     lengths = rig.apply(command)
-    assert lengths is not None
+    assert isinstance(lengths, Lengths)
     return lengths
 
 

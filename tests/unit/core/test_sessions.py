@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.core.commands import AbortReason, CommitAck, FinishReason, Fork, Open, Submit
+from engine.core.commands import AbortReason, CommitAck, FinishReason, Fork, Lengths, Open, Submit
 from engine.core.config import CoreConfig
 from engine.core.errors import Refusal, RefusalReason
 from engine.core.events import EventLog, SessionClosed, TurnEnded
@@ -225,7 +225,7 @@ def test_fork_when_a_limit_is_reached_then_it_is_refused(
     assert rig.refusal(Fork(S, SessionId("f"))).reason is reason
     if reason is RefusalReason.HISTORY_LIMIT:
         lengths = rig.apply(Fork(S, SessionId("f"), at_len=7))
-        assert lengths is not None, "thirteen and seven are allowed"
+        assert isinstance(lengths, Lengths), "thirteen and seven are allowed"
         assert lengths.history_len == 7
 
 

@@ -11,7 +11,7 @@ from engine.core.provenance import MoveRecord, UnitHistory
 from engine.core.snapshot import PlanRowState, PlanState, PoolBooks, SessionState, Snapshot, TurnState
 from engine.executor.device_faults import ForwardFault
 from engine.executor.protocol import Capabilities
-from protos.v1 import admin_pb2, faults_pb2
+from protos.v1 import admin_pb2, faults_pb2, ownership_pb2
 from services.admin_codec import (
     FAULTS,
     FINDING_KINDS,
@@ -84,7 +84,7 @@ def test_encode_pools_when_one_does_not_add_up_then_not_balanced() -> None:
 
 
 def test_pool_kinds_when_in_the_protocol_then_the_client_names_them() -> None:
-    for number in admin_pb2.PoolKind.values():
+    for number in ownership_pb2.PoolKind.values():
         response = admin_pb2.PoolStatsResponse(pools=[admin_pb2.Pool(kind=number)])
         assert decode_pools(response).pools[0].kind.startswith("kind ") == (number == 0)
 
@@ -95,9 +95,9 @@ def session(name: str, slot: SlotState | None) -> SessionState:
 
 def test_tables_when_compared_with_core_and_protocol_then_each_name_has_its_number() -> None:
     assert set(OWNER_KINDS) == set(OwnerKind)
-    assert set(OWNER_KINDS.values()) == set(admin_pb2.OwnerKind.values()) - {0}
+    assert set(OWNER_KINDS.values()) == set(ownership_pb2.OwnerKind.values()) - {0}
     assert set(POOL_KINDS) == set(PoolKind)
-    assert set(POOL_KINDS.values()) == set(admin_pb2.PoolKind.values()) - {0}
+    assert set(POOL_KINDS.values()) == set(ownership_pb2.PoolKind.values()) - {0}
     assert set(FINDING_KINDS) == set(FindingKind)
     assert set(FINDING_KINDS.values()) == set(admin_pb2.FindingKind.values()) - {0}
     assert set(FAULTS) == set(Fault)
@@ -115,7 +115,7 @@ def test_encode_pools_when_of_any_kind_then_pages_alone_have_a_size() -> None:
 
 def test_decode_pool_when_known_or_not_then_pool_or_none() -> None:
     assert [decode_pool(number) for number in POOL_KINDS.values()] == list(POOL_KINDS)
-    assert decode_pool(admin_pb2.POOL_KIND_UNSPECIFIED) is None
+    assert decode_pool(ownership_pb2.POOL_KIND_UNSPECIFIED) is None
     assert decode_fault(faults_pb2.FAULT_KIND_UNSPECIFIED) is None
     assert decode_fault(faults_pb2.FAULT_KIND_LEAK) is Fault.LEAK
     assert decode_fault(faults_pb2.FAULT_KIND_FORWARD_NAN) is ForwardFault.NAN

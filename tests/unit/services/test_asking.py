@@ -22,7 +22,15 @@ async def read_all(client: Client) -> list[object]:
     return [session async for session in client.sessions()]
 
 
+async def read_first(client: Client) -> object:
+    return await anext(client.kv_events())
+
+
 ASKED: dict[str, Ask] = {
+    "kv_event_sources": lambda client: client.kv_event_sources(),
+    "flush_cache": lambda client: client.flush_cache(),
+    "kv_events": read_first,
+    "trace": lambda client: client.trace("t"),
     "is_serving": lambda client: client.is_serving("liveness"),
     "model": lambda client: client.model(),
     "config": lambda client: client.config(),

@@ -16,7 +16,7 @@ from engine.core.ownership import FREE, PoolKind
 from engine.core.provenance import UnitHistory
 from engine.executor.device_faults import DeviceFaults, ForwardDrill, ForwardFault
 from engine.runtime.handle import EngineHandle
-from protos.v1 import admin_pb2, faults_pb2
+from protos.v1 import faults_pb2, ownership_pb2
 from services.backend import Backend, BackendCell
 from services.errors import CallError
 from services.faults import FaultsServicer, block_loop, hold_interpreter
@@ -65,7 +65,7 @@ async def test_plant_when_it_is_of_the_books_then_the_engine_breaks_them_and_the
     engine = Engine()
     response = await plant(FaultsServicer(filled_cell(engine)), faults_pb2.FAULT_KIND_DOUBLE_OWNER)
     assert engine.planted == [Fault.DOUBLE_OWNER]
-    assert (response.history.unit, response.history.pool) == (7, admin_pb2.POOL_KIND_FULL)
+    assert (response.history.unit, response.history.pool) == (7, ownership_pb2.POOL_KIND_FULL)
 
 
 @pytest.mark.parametrize(("kind", "fault"), FORWARD_KINDS)

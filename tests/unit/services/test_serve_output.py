@@ -65,7 +65,7 @@ from services.cli.main import main
 class Server:
     start_failure = None
 
-    def __init__(self, config, announcer, process):
+    def __init__(self, config, announcer, process, environment):
         pass
 
     async def run(self, stop):

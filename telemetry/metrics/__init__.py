@@ -1,0 +1,1 @@
+"""Metrics: counted on the loop, read by whoever collects them."""

@@ -1,0 +1,107 @@
+"""What has to be known of a session to draw how its turns and its KV follow each other."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from engine.core.events import SessionClosed, SessionOpened
+from engine.core.ids import SessionId, TurnId
+from telemetry.names import Attr, Relation, SpanName
+from telemetry.spans.open_span import OpenSpan
+from telemetry.spans.record import SpanContext
+from telemetry.spans.tracer import Tracer
+
+LINKED_TURNS_MAX = 32
+"""Newest turns that the span at a session's close links to."""
+NAMED_TURNS_MAX = 64
+"""Newest turns of an ordinary session that a later one can be drawn as following."""
+_OPEN, _CLOSE = "open", "close"
+
+
+@dataclass(slots=True, eq=False)
+class SessionDraw:
+    """Lives from its opening until it is closed and its slot has nothing left."""
+
+    session_id: SessionId
+    uid: int
+    streaming: bool
+    opened: SpanContext
+    has_slot: bool
+    is_open: bool = True
+    last_turn: SpanContext | None = None
+    """Of the last turn that became part of it."""
+    held: SpanContext | None = None
+    """The span in which its slot got what it holds."""
+    kv: SpanContext | None = None
+    """The span in which its KV came to where it is now: to its slot, or from there to the cache."""
+    is_demoted: bool = False
+    """Whether `kv` is where it was taken from the slot."""
+    kv_len: int = 0
+    """Tokens of KV that its slot held last."""
+    num_turns: int = 0
+    named: dict[TurnId, SpanContext] = field(default_factory=dict)
+    recent: "deque[SpanContext]" = field(default_factory=lambda: deque(maxlen=LINKED_TURNS_MAX))
+
+    @property
+    def home(self) -> SpanContext:
+        """Where moves of its KV between its turns are drawn: in the trace of its last turn."""
+        return self.last_turn or self.opened
+
+    def follow(self, turn_id: TurnId, turn: SpanContext) -> None:
+        """A turn became part of it."""
+        self.last_turn = turn
+        if not self.streaming:
+            self.named[turn_id] = turn
+            if len(self.named) > NAMED_TURNS_MAX:
+                del self.named[next(iter(self.named))]
+
+    def note_turn(self, turn: SpanContext) -> None:
+        self.num_turns += 1
+        self.recent.append(turn)
+
+    def previous(self, parent: TurnId | None) -> SpanContext | None:
+        """The turn that one with this parent follows."""
+        if self.streaming:
+            return self.last_turn
+        return None if parent is None else self.named.get(parent)
+
+    def forget(self, turn_ids: Iterable[TurnId]) -> None:
+        for turn_id in turn_ids:
+            self.named.pop(turn_id, None)
+
+    def inherit(self, source: "SessionDraw") -> None:
+        """It was forked from `source`: its KV comes from there."""
+        self.last_turn, self.kv, self.kv_len = source.last_turn, source.kv, source.kv_len
+        self.named = dict(source.named)
+
+
+def draw_opening(tracer: Tracer, event: SessionOpened, caller: SpanContext | None, now_ns: int) -> OpenSpan:
+    span = OpenSpan.child(tracer, SpanName.SESSION, caller, now_ns)
+    span.attributes |= {
+        Attr.PHASE: _OPEN,
+        Attr.SESSION_ID: event.session_id,
+        Attr.CONVERSATION_ID: event.session_id,
+        Attr.SESSION_NUMBER: event.uid,
+        Attr.STREAMING: event.streaming,
+    }
+    return span
+
+
+def draw_closing(
+    tracer: Tracer, session: SessionDraw, event: SessionClosed, caller: SpanContext | None, now_ns: int
+) -> OpenSpan:
+    span = OpenSpan.child(tracer, SpanName.SESSION, caller, now_ns)
+    span.attributes |= {
+        Attr.PHASE: _CLOSE,
+        Attr.SESSION_ID: event.session_id,
+        Attr.CONVERSATION_ID: event.session_id,
+        Attr.SESSION_NUMBER: event.uid,
+        Attr.STREAMING: session.streaming,
+        Attr.SESSION_REASON: event.reason,
+        Attr.SESSION_TURNS: session.num_turns,
+        Attr.HISTORY_TOKENS: event.history_len,
+    }
+    span.link(session.opened, Relation.OPENED)
+    for turn in session.recent:
+        span.link(turn, Relation.TURN)
+    return span

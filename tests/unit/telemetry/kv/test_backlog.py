@@ -1,0 +1,67 @@
+"""What waits to be published, and the batches that are kept: both bounded."""
+
+from telemetry.kv.backlog import Backlog, ReplayBuffer, Told
+from telemetry.kv.bell import Bell
+from telemetry.kv.prefix_index import Emptied
+
+
+def told(num_changes: int) -> Told:
+    return Told(0.0, (Emptied(),) * num_changes)
+
+
+def test_backlog_when_full_then_refuses_until_something_was_taken() -> None:
+    backlog = Backlog(changes_max=4)
+    assert backlog.put(told(3))
+    assert not backlog.put(told(2))
+    assert backlog.put(told(1))
+    assert backlog.num_waiting == 4
+    assert backlog.take() == told(3)
+    assert backlog.put(told(3))
+    assert [backlog.take(), backlog.take(), backlog.take()] == [told(1), told(3), None]
+
+
+def test_backlog_when_one_publish_is_larger_than_it_then_taken_while_nothing_waits() -> None:
+    backlog = Backlog(changes_max=4)
+    assert backlog.put(told(9))
+    assert not backlog.put(told(1))
+
+
+def test_backlog_when_half_of_it_is_free_after_a_refusal_then_says_so_once() -> None:
+    backlog = Backlog(changes_max=4)
+    for _ in range(4):
+        backlog.put(told(1))
+    assert not backlog.take_news_of_room()
+    backlog.put(told(1))
+    said: list[tuple[bool, bool]] = []
+    for _ in range(3):
+        backlog.take()
+        said.append((backlog.has_room, backlog.take_news_of_room()))
+    assert said == [(False, False), (True, True), (True, False)]
+
+
+def test_buffer_when_more_batches_come_than_it_keeps_then_the_oldest_go() -> None:
+    kept = ReplayBuffer(batches_max=3)
+    assert [kept.add(bytes([at])) for at in range(5)] == [0, 1, 2, 3, 4]
+    assert (kept.first, kept.next) == (2, 5)
+    assert [kept.find(at) for at in range(6)] == [None, None, b"\2", b"\3", b"\4", None]
+
+
+def test_buffer_when_batches_are_large_then_bounded_by_bytes_but_never_without_the_newest() -> None:
+    kept = ReplayBuffer(bytes_max=10)
+    kept.add(b"x" * 6)
+    kept.add(b"y" * 6)
+    assert kept.first == 1
+    kept.add(b"z" * 60)
+    assert (kept.first, kept.find(2)) == (2, b"z" * 60)
+    kept.add(b"a")
+    assert (kept.first, kept.find(3)) == (3, b"a")
+
+
+def test_bell_when_rung_more_often_than_a_pipe_holds_or_after_its_end_then_never_waits() -> None:
+    bell = Bell()
+    for _ in range(100_000):
+        bell.ring()
+    bell.silence()
+    bell.close()
+    bell.close()
+    bell.ring()
