@@ -57,7 +57,7 @@ async def test_call_when_a_servicer_breaks_then_internal_with_an_incident_that_i
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_server() as rig:
-        monkeypatch.setattr("services.admin.encode_pools", lambda _snapshot: 1 // 0)
+        monkeypatch.setattr("services.admin.encode_pools", lambda *_told: 1 // 0)
         with pytest.raises(TenureError) as caught:
             await rig.client.pools()
         assert (caught.value.reason, caught.value.code) == ("INTERNAL_ERROR", grpc.StatusCode.INTERNAL)
