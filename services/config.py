@@ -3,7 +3,7 @@
 import ipaddress
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from engine.core.config import CoreConfig
@@ -121,9 +121,11 @@ class ServeConfig:
             )
 
     def _require_ports(self) -> None:
+        if self.kv_events_port == 65535 and self.kv_events_replay_port is None:
+            raise ConfigError("--kv-events-port", "must be below 65535, or --kv-events-replay-port be given")
         taken: dict[int, str] = {}
-        for name in ("port", "health_port", "metrics_port", "kv_events_port", "kv_events_replay_port"):
-            port = getattr(self, name)
+        ports = {name: getattr(self, name) for name in ("port", "health_port", "metrics_port", "kv_events_port")}
+        for name, port in (ports | {"kv_events_replay_port": self._replay_port}).items():
             if port is None:
                 continue
             if not 0 <= port <= 65535:
@@ -135,11 +137,12 @@ class ServeConfig:
     def _require_telemetry(self) -> None:
         if self.trace_steps < 0:
             raise ConfigError("--trace-steps", f"must be at least 0, not {self.trace_steps}")
+        for name in _OF_KV_EVENTS:
+            if self.kv_events_port is None and getattr(self, name) != _DEFAULTS[name]:
+                raise ConfigError(to_flag(name), "does nothing without --kv-events-port")
         if self.kv_events_encoding not in tuple(Encoding):
             known = ", ".join(Encoding)
             raise ConfigError("--kv-events-encoding", f"must be one of {known}, not {self.kv_events_encoding!r}")
-        if self.kv_events_port == 65535 and self.kv_events_replay_port is None:
-            raise ConfigError("--kv-events-port", "must be below 65535, or --kv-events-replay-port be given")
         if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
             raise ConfigError("--otlp-endpoint", f"must begin with http:// or https://, not be {self.otlp_endpoint!r}")
         if not is_loopback(self.kv_events_host) and not self.insecure_bind:
@@ -220,15 +223,21 @@ class ServeConfig:
         }
         return (*_FEATURES, *(name for name, is_on in choices.items() if is_on))
 
+    @property
+    def _replay_port(self) -> int | None:
+        """That of KV events, or the one behind theirs."""
+        if self.kv_events_replay_port is not None or not self.kv_events_port:
+            return self.kv_events_port if self.kv_events_replay_port is None else self.kv_events_replay_port
+        return self.kv_events_port + 1
+
     def telemetry(self, environment: Mapping[str, str]) -> TelemetrySettings:
         """`environment`: the process's; what begins with `OTEL_` counts."""
         feed = None
-        if self.kv_events_port is not None:
-            behind = self.kv_events_port + 1 if self.kv_events_port else 0
+        if self.kv_events_port is not None and self._replay_port is not None:
             feed = KvFeedSettings(
                 host=self.kv_events_host,
                 port=self.kv_events_port,
-                replay_port=behind if self.kv_events_replay_port is None else self.kv_events_replay_port,
+                replay_port=self._replay_port,
                 topic=self.kv_events_topic,
                 encoding=Encoding(self.kv_events_encoding),
                 publishes_salted=self.kv_events_salted,
@@ -295,6 +304,15 @@ class ServeConfig:
         return {name: _ABSENT[name] if value is None else _show(value) for name, value in asdict(self).items()}
 
 
+_DEFAULTS = {field.name: field.default for field in fields(ServeConfig)}
+_OF_KV_EVENTS = (
+    "kv_events_replay_port",
+    "kv_events_host",
+    "kv_events_topic",
+    "kv_events_encoding",
+    "kv_events_salted",
+)
+"""Settings that only matter with `kv_events_port`."""
 _FEATURES = ("sampling", "stop_strings", "resume", "fork", "truncate", "replace", "keep_on_abort")
 """What every server can do."""
 
