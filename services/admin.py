@@ -25,6 +25,7 @@ from services.errors import CallError, EdgeReason, Problem, invalid_field
 from services.history_codec import encode_history as encode_past
 from services.kv_codec import encode_sources
 from services.kv_stream import stream_kv_events
+from services.shared_books import SharedBooks
 from services.trace_codec import find_trace
 
 
@@ -33,6 +34,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         """`settings`: the configuration in force."""
         self._backend = backend
         self._settings = dict(settings)
+        self._books = SharedBooks()
 
     async def PoolStats(
         self,
@@ -146,7 +148,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         request: ownership_pb2.KvEventsRequest,
         context: aio.ServicerContext[ownership_pb2.KvEventsRequest, ownership_pb2.KvEventsResponse],
     ) -> AsyncGenerator[ownership_pb2.KvEventsResponse, None]:
-        async with aclosing(stream_kv_events(self._backend.require(), request)) as messages:
+        async with aclosing(stream_kv_events(self._backend.require(), request, self._books)) as messages:
             async for message in messages:
                 yield message
 
@@ -156,14 +158,16 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         context: aio.ServicerContext[ownership_pb2.GetKvEventSourcesRequest, ownership_pb2.GetKvEventSourcesResponse],
     ) -> ownership_pb2.GetKvEventSourcesResponse:
         feed = self._backend.require().kv_feed
-        return encode_sources(() if feed is None else (feed.source(),))
+        source = None if feed is None else feed.source()
+        return encode_sources(() if source is None else (source,))
 
     async def GetTrace(
         self,
         request: traces_pb2.GetTraceRequest,
         context: aio.ServicerContext[traces_pb2.GetTraceRequest, traces_pb2.GetTraceResponse],
     ) -> traces_pb2.GetTraceResponse:
-        return find_trace(self._backend.require(), request)
+        found = find_trace(self._backend.require(), request)
+        return await asyncio.to_thread(found.encode)
 
     async def FlushCache(
         self,

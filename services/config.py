@@ -12,6 +12,7 @@ from engine.executor.pool_size import PoolPolicy
 from engine.executor.protocol import Capabilities
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.vitals import WatchdogConfig
+from telemetry.export.address import read_address
 from telemetry.settings import Encoding, KvFeedSettings, TelemetrySettings
 
 PAGE_SIZE_MAX = 1024
@@ -143,8 +144,13 @@ class ServeConfig:
         if self.kv_events_encoding not in tuple(Encoding):
             known = ", ".join(Encoding)
             raise ConfigError("--kv-events-encoding", f"must be one of {known}, not {self.kv_events_encoding!r}")
-        if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
-            raise ConfigError("--otlp-endpoint", f"must begin with http:// or https://, not be {self.otlp_endpoint!r}")
+        if not self.kv_events_topic.isprintable():
+            raise ConfigError("--kv-events-topic", "must have no control characters")
+        if self.otlp_endpoint is not None:
+            try:
+                read_address(self.otlp_endpoint, needs_scheme=True)
+            except ValueError as error:
+                raise ConfigError("--otlp-endpoint", str(error)) from None
         if not is_loopback(self.kv_events_host) and not self.insecure_bind:
             raise ConfigError(
                 "--kv-events-host",

@@ -80,6 +80,8 @@ class GenerateServicer(generate_pb2_grpc.GenerateServicer):
     ) -> generate_pb2.AbortResponse:
         session_id = request.session_id if request.HasField("session_id") else None
         validate_abort(session_id, request.turn_id)
+        current_call().set(Attr.TURN_ID, request.turn_id)
+        current_call().set_session(session_id)
         await self._backend.require().engine.abort(
             None if session_id is None else SessionId(session_id), TurnId(request.turn_id)
         )
@@ -98,17 +100,14 @@ def _describe_call(backend: Backend, draft: TurnDraft, given: InputDraft, turn_i
     call = current_call()
     call.name_after(_OPERATIONS[type(given)], backend.model_name)
     call.set(Attr.TURN_ID, turn_id)
-    if draft.session_id is not None:
-        call.set(Attr.SESSION_ID, draft.session_id)
-        call.set(Attr.CONVERSATION_ID, draft.session_id)
+    call.set_session(draft.session_id)
 
 
 def _link_turn(backend: Backend, session_id: SessionId | None, turn_id: TurnId) -> None:
     """The call is for a turn that has begun before: its span leads to that."""
     call = current_call()
     call.set(Attr.TURN_ID, turn_id)
-    if session_id is not None:
-        call.set(Attr.SESSION_ID, session_id)
+    call.set_session(session_id)
     found = None if backend.find_turn is None else backend.find_turn(session_id, turn_id)
     if found is not None:
         call.link(found, Relation.RESUMED)

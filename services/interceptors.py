@@ -189,15 +189,17 @@ def _drawn(tracer: Tracer | None, method: str, context: "_Context[_Request, _Res
     is_drawn = parent is not None or method.lstrip("/").startswith(DRAWN_SERVICES)
     span = CallSpan(tracer if is_drawn else None, method, parent)
     enter_call(span)
+    code = grpc.StatusCode.UNKNOWN  # of what escapes from here, unless its status was told: then the span has ended
     try:
         yield span
+        code = grpc.StatusCode.OK
     except (asyncio.CancelledError, aio.InternalError):
         remaining_s: float | None = context.time_remaining()  # None without one, whatever the published types say
         is_late = remaining_s is not None and remaining_s <= 0
-        _end_span(span, grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED)
+        code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
         raise
     finally:
-        _end_span(span, grpc.StatusCode.OK)  # unless it was ended with another status before
+        _end_span(span, code)
 
 
 def _end_span(span: CallSpan, code: grpc.StatusCode, message: str = "") -> None:

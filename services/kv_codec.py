@@ -1,6 +1,6 @@
 """The books, the events about them, and where they are published → protobuf."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import groupby
 
@@ -18,6 +18,8 @@ _RUN_BYTES = 64
 RUNS_MAX = LIMITS.message_bytes_max // _RUN_BYTES
 """Runs of a message: so many always fit."""
 
+_REST_RUNS = 256
+
 Run = tuple[int, int]
 """The first unit, and how many."""
 
@@ -31,16 +33,22 @@ class _Part(Enum):
 
 
 def encode_image(
-    image: BooksImage, log_id: str, sequence: int, time_s: float, runs_max: int = RUNS_MAX
+    image: BooksImage,
+    log_id: str,
+    sequence: int,
+    time_s: float,
+    runs_max: int = RUNS_MAX,
+    rest: Callable[[], None] = lambda: None,
 ) -> Iterator[ownership_pb2.KvSnapshot]:
     """The books of one instant, after event `sequence`, in as few messages as hold them: mostly one.
 
     Each has all pools; runs go on where those of the message before ended, and those of owners come last, so that the
     snapshot is complete as soon as every unit has its owner. O(units + runs): of a million units some hundredths of
-    a second, and 5 s where no two neighbours have one owner. Reads nothing that changes: any thread may run it.
+    a second, and 5 s where no two neighbours have one owner. Reads nothing that changes: any thread may run it, and
+    lets others run in `rest`, which is called after each millisecond of work or so.
     """
     snapshot = _begin(image, log_id, sequence, time_s)
-    num_runs = 0
+    num_runs = num_to_rest = 0
     for number, pool in enumerate(image.pools):
         for part, run, owner in _runs(pool):
             if num_runs == runs_max:
@@ -48,6 +56,10 @@ def encode_image(
                 snapshot, num_runs = _begin(image, log_id, sequence, time_s), 0
             _add(snapshot.pools[number], part, run, owner)
             num_runs += 1
+            num_to_rest += 1
+            if num_to_rest == _REST_RUNS:
+                rest()
+                num_to_rest = 0
     yield snapshot
 
 

@@ -70,7 +70,7 @@ def server_options(limits: EdgeLimits = LIMITS) -> ChannelOptions:
     return (
         *_shared_options(limits),
         ("grpc.max_concurrent_streams", limits.streams_max),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", limits.ping_allowed_s * 1000),
+        ("grpc.http2.min_ping_interval_without_data_ms", limits.ping_allowed_s * 1000),
         # Otherwise the transport refuses, at random, calls that a client began while it still had room for them: a
         # client that is told of `streams_max` queues the rest by itself, but has begun some by the time it is told.
         ("grpc.http.overload_protection", 0),
@@ -83,6 +83,8 @@ def client_options(limits: EdgeLimits = LIMITS) -> ChannelOptions:
     """gRPC options of our client: never more pings than the server allows."""
     return (
         *_shared_options(limits),
+        # However long nothing is told on a stream: otherwise it is once a minute after the second one.
+        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", limits.reconnect_ms),
         ("grpc.min_reconnect_backoff_ms", limits.reconnect_max_ms),
         ("grpc.max_reconnect_backoff_ms", limits.reconnect_max_ms),

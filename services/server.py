@@ -104,9 +104,13 @@ class Server:
     async def run(self, stop: asyncio.Event) -> int:
         """Serves until `stop` is set. Returns the exit code: 0 when it ended as asked, 1 when it had to.
 
-        Raises ConfigError when the port can not be bound.
+        Raises ConfigError when a port can not be bound.
         """
-        port = self._bind()
+        try:
+            port = self._bind()
+        except ConfigError:
+            await self._watching.stop()
+            raise
         await self._health.publish()
         await self._api.start()
         watchdog = self._watch(asyncio.get_running_loop())
@@ -267,6 +271,7 @@ class Server:
         if self._config.health_port is not None:
             limits = self._config.watchdog()
             self._probe = ProbePort(self._config.host, self._config.health_port, self._vitals, limits)
+        self._watching.require_ports()
         self._add_servicers(replace(self._config, port=port))
         return port
 

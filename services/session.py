@@ -18,7 +18,6 @@ from services.codec import decode_fork, decode_list, decode_open, encode_fork, e
 from services.errors import invalid_field
 from services.listing import list_page
 from services.validation import require_name, validate_fork, validate_list, validate_open
-from telemetry.names import Attr
 
 # In quotes: generic in the published types only.
 _OpeningContext: TypeAlias = (
@@ -41,7 +40,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         validate_open(draft)
         session_id = SessionId(draft.session_id or secrets.token_hex(8))
         engine = self._backend.require().engine
-        current_call().set(Attr.SESSION_ID, session_id)
+        current_call().set_session(session_id)
         await engine.open_session(
             session_id,
             streaming=draft.streaming,
@@ -76,7 +75,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         context: aio.ServicerContext[session_pb2.CloseRequest, session_pb2.CloseResponse],
     ) -> session_pb2.CloseResponse:
         require_name("session_id", request.session_id, "which session?")
-        current_call().set(Attr.SESSION_ID, request.session_id)
+        current_call().set_session(request.session_id)
         await self._backend.require().engine.close_session(
             SessionId(request.session_id), drain=request.drain, caller=current_call().caller
         )
@@ -91,7 +90,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         validate_fork(draft)
         new_session_id = SessionId(draft.new_session_id or secrets.token_hex(8))
         engine, caller = self._backend.require().engine, current_call().caller
-        current_call().set(Attr.SESSION_ID, new_session_id)
+        current_call().set_session(new_session_id)
         lengths = await engine.fork_session(
             Fork(
                 SessionId(draft.session_id),
@@ -114,7 +113,7 @@ class SessionServicer(session_pb2_grpc.SessionServicer):
         require_name("session_id", request.session_id, "which session?")
         if not request.HasField("length"):
             raise invalid_field("length", "is not set; 0 would empty the session")
-        current_call().set(Attr.SESSION_ID, request.session_id)
+        current_call().set_session(request.session_id)
         engine = self._backend.require().engine
         return encode_truncate(await engine.truncate_session(SessionId(request.session_id), request.length))
 

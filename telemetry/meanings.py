@@ -107,7 +107,7 @@ RELATIONS: dict[Relation, str] = {
     Relation.PREVIOUS_HOLDER: "The span in which the KV came to whom it was taken from.",
     Relation.TURN: "A turn of the session, or of the step.",
     Relation.OPENED: "The span at which the session was opened.",
-    Relation.FORKED_FROM: "The last turn of the session that this one was forked from.",
+    Relation.FORKED_FROM: "The turn in whose history the session was forked, or else the opening of its source.",
     Relation.RESUMED: "The turn whose stream a call resumes or attaches to.",
 }
 

@@ -206,6 +206,9 @@ class CommitFailed:
 class Flush:
     """Frees all that the prefix cache holds and nobody uses. What turns and sessions hold or use stays."""
 
+    evictions_max: int | None = None
+    """Goes so far only, so that a large cache is freed bit by bit; None goes to the end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
@@ -214,6 +217,17 @@ class Flushed:
     pages: int
     swa_pages: int = 0
     states: int = 0
+    is_complete: bool = True
+    """Whether nothing is left that nobody uses."""
+
+    def plus(self, other: "Flushed") -> "Flushed":
+        """Both together, the other behind this one."""
+        return Flushed(
+            self.pages + other.pages,
+            self.swa_pages + other.swa_pages,
+            self.states + other.states,
+            other.is_complete,
+        )
 
 
 @dataclass(frozen=True, slots=True)

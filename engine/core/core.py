@@ -122,7 +122,8 @@ class Core:
             case Close():
                 session = self._sessions.get(command.session_id)
                 if session is not None:
-                    session.closing_trace = command.trace_id, command.caller_span
+                    if session.closing is None or command.trace_id:
+                        session.closing_trace = command.trace_id, command.caller_span
                     self._endings.close(session, AbortReason.SESSION_CLOSED, now, drain=command.drain)
             case Fork():
                 return self._lineage.fork(command, now)
@@ -133,14 +134,15 @@ class Core:
             case Abort() | FinishAt() | CommitAck() | CommitFailed():
                 self._apply_to_turn(command, now)
             case Flush():
-                return self._flush()
+                return self._flush(command)
             case _:
                 assert_never(command)
         return None
 
-    def _flush(self) -> Flushed:
-        flushed = flush_tree(self._tree, self._pools.ledger)
-        self._log.emit(CacheFlushed(flushed.pages + flushed.swa_pages + flushed.states))
+    def _flush(self, command: Flush) -> Flushed:
+        flushed = flush_tree(self._tree, self._pools.ledger, command.evictions_max)
+        if flushed.is_complete:
+            self._log.emit(CacheFlushed(flushed.pages + flushed.swa_pages + flushed.states))
         return flushed
 
     def _apply_to_turn(self, command: Abort | FinishAt | CommitAck | CommitFailed, now: float) -> None:
@@ -255,6 +257,11 @@ class Core:
         """Breaks the books on purpose, see `engine.core.faults`. Raises Refusal: FAULT_IMPOSSIBLE."""
         self._num_changes += 2
         return plant_fault(self._books, fault)
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the last event, told already or not: `seq` of an image that is taken now."""
+        return self._log.last_seq
 
     def image(self) -> BooksImage:
         """The books unit by unit, as all events so far have made them. O(units)."""

@@ -86,7 +86,8 @@ class PrefixStored:
 
 @dataclass(frozen=True, slots=True)
 class CacheFlushed:
-    """Follows the evictions of a Flush: so many units of all pools."""
+    """Follows the last evictions of a Flush, or of several that went bit by bit: nothing unused is left. So many units
+    of all pools went free by the last one."""
 
     num_units: int
 

@@ -11,6 +11,9 @@ from engine.core.ownership import PoolKind
 from engine.core.sampling import GREEDY, Sampling
 from engine.core.window import window_start
 
+REASON_CHARS_MAX = 1000
+"""Of why a forward failed: a compiler's complaint may have megabytes."""
+
 
 class PlanRow(NamedTuple):
     """One request's share of a step: a chunk of its prompt, or one decode token.
@@ -100,6 +103,13 @@ class StepFailure:
 
     step: StepNo
     reason: str
+    """At most `REASON_CHARS_MAX` characters, all of which can be sent: clients, logs and spans get it."""
+
+    def __post_init__(self) -> None:
+        reason = self.reason.encode("utf-8", "backslashreplace").decode()
+        if len(reason) > REASON_CHARS_MAX:
+            reason = f"{reason[:REASON_CHARS_MAX]}..."
+        object.__setattr__(self, "reason", reason)
 
 
 StepOutcome = StepResult | StepFailure

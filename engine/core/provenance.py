@@ -86,9 +86,10 @@ class Provenance:
         self._traces[owner.kind].pop(owner.name, None)
 
     def trace_of(self, source: Owner, target: Owner) -> str:
-        """The target's trace id if it is followed, else the source's, else none."""
-        of_target = self._traces[target.kind].get(target.name)
-        return of_target or self._traces[source.kind].get(source.name, "")
+        """A request's trace id if one of the two is a followed request, else a session's, else none."""
+        named = (target, source) if source.kind is not OwnerKind.REQUEST else (source, target)
+        first, second = (self._traces[owner.kind].get(owner.name, "") for owner in named)
+        return first or second
 
     def hand_over(self, rule: MoveRule, source: Owner, target: Owner, trace_id: str, before: HandOvers) -> HandOvers:
         """The last moves of a claim that goes as a whole, this one included. O(1)."""

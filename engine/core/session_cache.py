@@ -254,6 +254,8 @@ class SessionAwareCache:
         self._inner.cut(request.owner, request.kv, slot.session.history_len - 1)
         hand_over(self._pools, move, request.kv, request.owner, slot.owner)
         slot.kv, request.kv = request.kv, Holding()
+        if move is Move.PARK:  # what becomes of it until the next turn belongs to this one
+            self._pools.ledger.follow(slot.owner, request.trace_id)
         self._rest(slot, is_first_in_line=request.phase is Phase.RETRACTING)
         if slot.is_closing:
             self.close_session(slot.session)

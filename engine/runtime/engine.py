@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from engine.core.commands import AbortReason, Close, Flush, Flushed, Fork, Lengths, Open, Truncate
+from engine.core.commands import AbortReason, Close, Flushed, Fork, Lengths, Open, Truncate
 from engine.core.core import Core
 from engine.core.errors import Refusal
 from engine.core.events import EventSink
@@ -25,6 +25,7 @@ from engine.runtime.clock import Clock, MonotonicClock, WallClock
 from engine.runtime.config import RuntimeConfig
 from engine.runtime.detokenizer import TokenBytes
 from engine.runtime.dumps import Dumps
+from engine.runtime.flushing import flush_cache
 from engine.runtime.gate import require_content, require_fit, require_held, to_submit
 from engine.runtime.handle import (
     DEFAULT_OPTIONS,
@@ -77,8 +78,7 @@ class LocalEngine:
         vitals: Vitals | None = None,
         incidents: Incidents | None = None,
     ) -> None:
-        """`vitals` and `incidents`: those that a watchdog looks at. Raises ValueError when core and executor do not fit
-        each other."""
+        """`vitals` and `incidents`: a watchdog's. Raises ValueError when core and executor do not fit each other."""
         require_fit(core, executor.capabilities)
         self._core = core
         self._executor = executor
@@ -198,8 +198,7 @@ class LocalEngine:
         caller: Caller = NOBODY,
     ) -> None:
         of_caller = {"trace_id": caller.trace_id, "caller_span": caller.span}
-        request = Open(session_id, streaming, idle_timeout_s, priority=priority, **of_caller)
-        await self._open(request, session_id)
+        await self._open(Open(session_id, streaming, idle_timeout_s, priority=priority, **of_caller), session_id)
 
     async def fork_session(self, request: Fork) -> Lengths:
         lengths = await self._open(request, request.new_session_id)
@@ -319,6 +318,14 @@ class LocalEngine:
         point = Point(parent, options.mode, options.offset, options.drop_previous_output)
         return self._core.find_base(session_id, point)
 
+    @property
+    def last_seq(self) -> int:
+        return self._core.last_seq
+
+    @property
+    def is_over(self) -> bool:
+        return self._lifecycle.is_over
+
     async def snapshot(self) -> Snapshot:
         return self._core.snapshot()
 
@@ -332,9 +339,7 @@ class LocalEngine:
         return self._core.image()
 
     async def flush(self) -> Flushed:
-        flushed = await self._inbox.send(Flush())
-        assert isinstance(flushed, Flushed), "the core says what it freed"
-        return flushed
+        return await flush_cache(self._core, self._inbox)
 
     def give_up(self, trip: Trip) -> None:
         """Ends all streams, and then the engine, for it is lost. On the loop's thread."""

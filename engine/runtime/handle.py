@@ -308,6 +308,16 @@ class EngineHandle(Protocol):
         """Who owns a unit, and who did before. Raises IndexError for one that the pool does not have."""
         ...
 
+    @property
+    def last_seq(self) -> int:
+        """Number of the last event about the books, told already or not: `seq` of an image taken now."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """It has stopped or failed: nothing more happens."""
+        ...
+
     async def image(self) -> BooksImage:
         """Who owns each unit, as all events up to its `seq` have made it. O(units)."""
         ...

@@ -5,6 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from engine.core.commands import Abort, AbortReason, CommitAck, FinishAt, FinishReason, Submit
 from engine.core.core import Core
@@ -248,7 +249,7 @@ class EngineLoop:
         device_s = outcome.device_s if isinstance(outcome, StepResult) else None
         times = StepTimes(out.plan.step, out.host_s + host_s, device_s)
         for listener in self._step_listeners:
-            listener.step_timed(times)
+            self._tell(listener, partial(listener.step_timed, times))
 
     def _give_up_stuck(self) -> None:
         """Ends the turns of a forward that the watchdog found stuck. Their pages stay theirs until it comes back."""
@@ -283,13 +284,17 @@ class EngineLoop:
         self._incident_id = ""
 
     def _tell_sinks(self, events: tuple[Numbered, ...], now_s: float) -> None:
-        """A sink that raises is told nothing more: what it would have missed it could not make up for."""
         for sink in self._sinks:
-            try:
-                sink.publish(events, now_s)
-            except Exception as error:  # allowed: telemetry never fails a request (law L8)
-                self._sinks = tuple(other for other in self._sinks if other is not sink)
-                _log.critical("event=sink_lost sink=%s: %s", type(sink).__name__, error, exc_info=error)
+            self._tell(sink, partial(sink.publish, events, now_s))
+
+    def _tell(self, watcher: EventSink | StepListener, news: Callable[[], None]) -> None:
+        """Who raises is told nothing more, of events and of steps: what it has missed it could not make up for."""
+        try:
+            news()
+        except Exception as error:  # allowed: telemetry never fails a request (law L8)
+            self._sinks = tuple(other for other in self._sinks if other is not watcher)
+            self._step_listeners = tuple(other for other in self._step_listeners if other is not watcher)
+            _log.critical("event=sink_lost sink=%s: %s", type(watcher).__name__, error, exc_info=error)
 
     def _route(self, event: CoreEvent, now_s: float) -> None:
         match event:
@@ -334,7 +339,7 @@ class EngineLoop:
             incident = incidents.open(IncidentKind.FORWARD_FAILED, f"step {event.step}: {event.failure}")
             incidents.end(incident.incident_id)
             self._incident_id = incident.incident_id
-            facts = (incident.incident_id, incident.kind, event.step, event.failure)
+            facts = (incident.incident_id, incident.kind, event.step, " ".join(event.failure.split()))
             _log.error("event=incident incident_id=%s kind=%s step=%d: %s", *facts)
 
     def _note_leak(self, leak: Finding, history: UnitHistory) -> None:

@@ -20,7 +20,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetTraceRequest(_message.Message):
-    """Asks for spans: of a turn, or of a whole trace. INVALID_ARGUMENT without any of them, NOT_FOUND when nothing is kept."""
+    """Asks for spans: of a turn, or of a whole trace. Without any field, of the newest turn that has ended. NOT_FOUND when
+    nothing is kept.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -28,11 +30,13 @@ class GetTraceRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
-    """The newest turn of that name, with all spans of its trace."""
+    """The newest turn of that name, with all spans of its trace; empty: of any name."""
     session_id: _builtins.str
-    """Whose turn it is, when the name is used in several sessions."""
+    """Of this session only."""
     trace_id: _builtins.str
-    """A W3C trace id instead, 32 hexadecimal digits."""
+    """A W3C trace id instead: 32 hexadecimal digits, or the first of them, 8 at least, when only one trace that is kept
+    begins so. INVALID_ARGUMENT when several do.
+    """
     def __init__(
         self,
         *,
@@ -217,22 +221,26 @@ class SpanLink(_message.Message):
     TRACE_ID_FIELD_NUMBER: _builtins.int
     SPAN_ID_FIELD_NUMBER: _builtins.int
     RELATION_FIELD_NUMBER: _builtins.int
+    LEADS_TO_FIELD_NUMBER: _builtins.int
     trace_id: _builtins.str
     """Its trace."""
     span_id: _builtins.str
     """The span."""
     relation: _builtins.str
     """What it is to this one, as in docs/telemetry.md: `previous_turn`, `previous_holder`, ..."""
+    leads_to: _builtins.str
+    """For people, as in `turn t1` or `kv.park of t1`. Empty when the span is not kept."""
     def __init__(
         self,
         *,
         trace_id: _builtins.str = ...,
         span_id: _builtins.str = ...,
         relation: _builtins.str = ...,
+        leads_to: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["relation", b"relation", "span_id", b"span_id", "trace_id", b"trace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leads_to", b"leads_to", "relation", b"relation", "span_id", b"span_id", "trace_id", b"trace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -57,7 +57,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows defaults in the words of a person, except where there is nothing to show."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.help is None or action.default in (None, argparse.SUPPRESS):
+        if action.help is None or action.default in (None, "", argparse.SUPPRESS):
             return action.help
         # Actions of on and off have added a default of their own.
         told = action.help.removesuffix(_FULL_DEFAULT)

@@ -97,7 +97,7 @@ class Conversation:
     async def _tell_books(self, turn: Turn) -> None:
         stats = await settled_pools(self._client)
         tell = self._book.close_turn if turn.is_committed else self._book.take_back
-        self._terminal.note(f"[{tell(turn, stats)}]")
+        self._terminal.note(f"[{tell(turn, stats)}; name {turn.turn_id}]")
 
     async def _tell_error(self, error: TenureError) -> None:
         if is_about_an_option(error):

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from services.cli.top_view.inert import tame
+from services.cli.arguments import Place
+from services.cli.top_view.inert import fit, tame
 from services.client import KvBooksImage, KvEventInfo, KvWhat, PoolImage, UnitOwner
 from services.client.pools import count_units
 
@@ -12,16 +13,27 @@ _RUNS_MAX = 6
 """Runs of units that a line names; the rest is counted."""
 _POOL_WIDTH = 5
 _WHAT_WIDTH = 11
+_SHORT = 12
+"""Cells of a name where there is not much room."""
 
 
 def format_image(image: KvBooksImage) -> str:
     """A line with the place in the stream, as `--since` takes it, and what each pool's units are."""
     pools = "; ".join(f"{pool.kind}: {_count_owners(pool)}" for pool in image.pools)
-    return f"{_time(image.time_s)}  books after {image.sequence}@{tame(image.log_id)}  {pools}"
+    return f"{_time(image.time_s)}  books after {format_place((image.sequence, image.log_id))}  {pools}"
 
 
-def format_event(event: KvEventInfo) -> str:
-    """As in `12:00:01.250  #17  full   parked       3 pages 4-6  request 2 -> session 1  [chat, turn t1]`."""
+def format_place(place: Place) -> str:
+    """As `--since` takes it."""
+    sequence, log_id = place
+    return f"{sequence}@{tame(log_id)}"
+
+
+def format_event(event: KvEventInfo, *, is_short: bool = False) -> str:
+    """As in `12:00:01.250  #17  full   parked       3 pages 4-6  request 2 -> session 1  [session chat, turn t1]`.
+
+    `is_short`: long names lose their middle.
+    """
     what = event.move if event.what is KvWhat.MOVED else str(event.what)
     words = (
         _time(event.time_s),
@@ -30,7 +42,7 @@ def format_event(event: KvEventInfo) -> str:
         tame(what).ljust(_WHAT_WIDTH),
         f"{count_units(event.pool, len(event.units))} {format_units(event.units)}",
         _describe_owners(event),
-        _describe_names(event),
+        _describe_names(event, is_short=is_short),
     )
     return "  ".join(word for word in words if word)
 
@@ -57,10 +69,9 @@ def _describe(owner: UnitOwner | None) -> str:
     return "nobody" if owner is None else str(owner)
 
 
-def _describe_names(event: KvEventInfo) -> str:
-    session = f"session {tame(event.session_id)}" if event.session_id else ""
-    turn = f"turn {tame(event.turn_id)}" if event.turn_id else ""
-    names = ", ".join(name for name in (session, turn) if name)
+def _describe_names(event: KvEventInfo, *, is_short: bool) -> str:
+    named = (("session", tame(event.session_id)), ("turn", tame(event.turn_id)))
+    names = ", ".join(f"{what} {fit(name, _SHORT) if is_short else name}" for what, name in named if name)
     return f"[{names}]" if names else ""
 
 

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from services.cli.arguments import Place
-from services.cli.event_lines import format_event, format_image
+from services.cli.arguments import DEFAULT_TARGET, Place
+from services.cli.dump import find_width
+from services.cli.event_lines import format_event, format_image, format_place
 from services.cli.run import run_work
 from services.client import (
     Client,
@@ -20,9 +21,12 @@ from services.client import (
     connect,
 )
 from services.client.asking import LONG_S
+from services.client.kv_events import KvItem
 
 _PAUSE_S = 0.02
 """Between two comparisons."""
+_WIDTH_FULL = 120
+"""Columns of a terminal from which on names are shown whole."""
 
 
 def run_events(target: str, since: Place | None) -> int:
@@ -35,18 +39,38 @@ def run_verify(target: str, seconds: float) -> int:
 
 
 async def _show(target: str, since: Place | None) -> int:
+    shown = _Shown(since)
     from_sequence, log_id = (None, None) if since is None else (since[0] + 1, since[1])
-    async with connect(target) as client, aclosing(client.kv_events(from_sequence, log_id)) as items:
-        has_books = since is not None
-        async for item in items:
-            if isinstance(item, KvEventInfo):
-                print(format_event(item), flush=True)
-                continue
-            if has_books:
-                print("tenure: the server's log has not, or no longer, what was to come: books anew", file=sys.stderr)
-            has_books = True
-            print(format_image(item), flush=True)
+    try:
+        async with connect(target) as client, aclosing(client.kv_events(from_sequence, log_id)) as items:
+            async for item in items:
+                shown.show(item)
+    finally:
+        if shown.last is not None:
+            at = "" if target == DEFAULT_TARGET else f" --target {target}"
+            print(f"tenure: to go on from here: tenure events --since {format_place(shown.last)}{at}", file=sys.stderr)
     return 0
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What was printed so far."""
+
+    last: Place | None
+    """The last event that is known to whoever reads it."""
+
+    def show(self, item: KvItem) -> None:
+        """Names are shortened on a terminal that has not much room."""
+        if isinstance(item, KvEventInfo):
+            width = find_width()
+            print(format_event(item, is_short=width is not None and width < _WIDTH_FULL), flush=True)
+            assert self.last is not None, "the stream begins with the books, or after a place"
+            self.last = (item.sequence, self.last[1])
+            return
+        if self.last is not None:
+            print("tenure: the server's log has not, or no longer, what was to come: books anew", file=sys.stderr)
+        print(format_image(item), flush=True)
+        self.last = (item.sequence, item.log_id)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from services.cli.operating import OPERATING
 from services.cli.talking import TALKING
 from services.cli.terminal import show_any_text
 from services.config import ServeConfig, to_flag
+from telemetry.settings import Encoding
 
 _DESCRIPTION = """\
 Tenure serves language models for conversations that last: a session keeps its KV cache between turns, so each turn
@@ -74,14 +75,16 @@ _SERVE_HELP: dict[str, str] = {
     "otlp_endpoint": "send spans and metrics to this OpenTelemetry collector, by OTLP over gRPC, as in "
     "http://127.0.0.1:4317 (default: OTEL_EXPORTER_OTLP_ENDPOINT; nothing is sent without it)",
     "trace_steps": "draw one of so many steps as a span; 0 draws none",
-    "telemetry_flush_s": "seconds that spans, metrics and KV events may take to be sent when the server stops",
+    "telemetry_flush_s": "seconds that spans, metrics and KV events may take to be sent when the server stops: one "
+    "deadline for all of them",
     "metrics_port": "offer metrics to Prometheus on this port of --host; 0 takes any free port and says which "
     "(default: no such port)",
     "kv_events_port": "publish what the prefix cache holds on this port, for routers that know the KV events of "
-    "vLLM and SGLang (ZeroMQ, msgpack); it tells token ids of all prompts; 0 takes any free port (default: none)",
+    "vLLM and SGLang (ZeroMQ, msgpack); it tells token ids of all prompts; 0 takes any free port and says "
+    "which (default: no such port)",
     "kv_events_replay_port": "port on which batches of KV events that were missed are sent again (default: the next)",
     "kv_events_host": "address of both; only this machine can reach the default",
-    "kv_events_topic": "topic of these messages, as in kv@POD@MODEL",
+    "kv_events_topic": "topic of these messages, as in kv@POD@MODEL (default: none)",
     "kv_events_encoding": "how events are written: map, or array, with fields in vLLM's order",
     "kv_events_salted": "also publish what is cached in namespaces of their own, which their hashes then begin with",
     "fault_injection": "let any caller break the server on purpose, to see it notice; on loopback only",
@@ -137,7 +140,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(flag, action=action, default=default, help=text)
         else:
             kind = _UNSET_KINDS.get(field.name, type(default))
-            parser.add_argument(flag, type=kind, default=default, metavar=_metavar(field.name, kind), help=text)
+            choices = _CHOICES.get(field.name)
+            metavar = None if choices else _metavar(field.name, kind)
+            parser.add_argument(flag, type=kind, default=default, choices=choices, metavar=metavar, help=text)
     parser.add_argument("--verbose", action="store_true", help="log every turn")
     parser.set_defaults(run=_run_serve)
 
@@ -154,12 +159,14 @@ _UNSET_KINDS: dict[str, Callable[[str], object]] = {
     "kv_events_replay_port": int,
 }
 """Kinds of the settings that have no value unless one is given."""
+_CHOICES = {"kv_events_encoding": [each.value for each in Encoding]}
+_METAVARS = {"otlp_endpoint": "URL", "kv_events_topic": "TOPIC"}
 
 
 def _metavar(name: str, kind: Callable[[str], object]) -> str:
     if name.endswith("_s"):
         return "SECONDS"
-    return {int: "N", float: "X", str: "ADDRESS", Path: "FILE"}[kind]  # type: ignore[index]  # the kinds there are
+    return _METAVARS.get(name) or {int: "N", float: "X", str: "ADDRESS", Path: "FILE"}[kind]  # type: ignore[index]  # the kinds there are
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """Commands of those who run a server: their arguments, and which function runs each."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -138,13 +139,13 @@ def _add_plant(parser: argparse.ArgumentParser) -> None:
 def _add_events(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows every change of owner in the KV cache of a running server, one line an event, from now on. The first "
-        "line is the books of this moment and the place in the stream. With --verify it shows none: it rebuilds the "
-        "books from the events alone, and compares them with the server's again and again; the exit code is 1 when "
-        "they differ."
+        "line is the books of this moment and the place in the stream; at its end it says where to go on. With "
+        "--verify it shows none: it rebuilds the books from the events alone, and compares them with the server's "
+        "again and again; the exit code is 1 when they differ."
     )
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
-        "--since", type=read_place, metavar="SEQUENCE@LOGID", help="go on after this event, as a line of books names it"
+        "--since", type=read_place, metavar="SEQUENCE@LOGID", help="go on after this event, as it was named"
     )
     kinds.add_argument("--verify", action="store_true", help="prove that the events say all that happens")
     parser.add_argument(
@@ -166,14 +167,26 @@ def _add_flush(parser: argparse.ArgumentParser) -> None:
 def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Draws what a running server remembers of one turn that has ended: a tree of spans with a bar for each on the "
-        "time of the turn, how its KV came to it and where it went, and what happened meanwhile."
+        "time of the turn, how its KV came to it and where it went, and what happened meanwhile. Without a turn it is "
+        "the newest that has ended."
     )
-    which = parser.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group()
     which.add_argument("turn", type=read_name, nargs="?", help="name of the turn: the newest of that name")
-    which.add_argument("--id", dest="trace_id", type=read_name, metavar="TRACEID", help="a trace instead: its W3C id")
-    parser.add_argument("--session", type=read_name, help="whose turn it is, when several sessions have the name")
+    which.add_argument(
+        "--id",
+        dest="trace_id",
+        type=_read_trace_id,
+        metavar="TRACEID",
+        help="a trace instead: its W3C id, or the first 8 digits of it or more, as a link has them",
+    )
+    parser.add_argument("--session", type=read_name, help="of this session only")
     add_target(parser)
     parser.set_defaults(run=_run_trace)
+
+
+def _read_trace_id(text: str) -> str:
+    """A link as it is printed, `4bf92f35…/00f067aa…`, stands for the trace that it leads to."""
+    return re.split("[…~/]", read_name(text), maxsplit=1)[0]
 
 
 def _add_last(parser: argparse.ArgumentParser) -> None:

@@ -56,13 +56,17 @@ def run_serve(arguments: argparse.Namespace, *, owns_process: bool = False) -> i
     output = Output(BackgroundWriter(sys.stdout), log)
     output.lines.write(describe(config) + "\n")
     runner = asyncio.Runner()
+    refused: ConfigError | None = None
+    code = 2
     try:
         code = runner.run(_serve(config, output))
     except ConfigError as error:
-        code = _report_config(error)
+        refused = error
     finally:
         faulthandler.cancel_dump_traceback_later()
         output.close(_FLUSH_S)
+    if refused is not None:
+        code = _report_config(refused)
     if owns_process:
         # Threads may still run: the loader's, torch's, one that makes ids of a long text. An interpreter that is taken
         # down around them waits for some and is aborted by others, in C++. Nothing of theirs is needed any more.
@@ -72,7 +76,9 @@ def run_serve(arguments: argparse.Namespace, *, owns_process: bool = False) -> i
 
 
 def _report_config(error: ConfigError) -> int:
-    print(f"tenure serve: {error}", file=sys.stderr, flush=True)
+    """In one piece, and once all that was said before is written: both may end up in the same pipe."""
+    sys.stderr.write(f"tenure serve: {error}\n")
+    sys.stderr.flush()
     return 2
 
 

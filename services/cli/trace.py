@@ -28,17 +28,17 @@ async def _trace(target: str, turn_id: str | None, session_id: str | None, trace
         except TenureError as error:
             if error.reason != "TRACE_UNKNOWN":
                 raise
-            print(f"tenure: {explain_absence(error, turn_id, session_id, target)}", file=sys.stderr)
+            print(f"tenure: {explain_absence(error, session_id, target)}", file=sys.stderr)
             return 1
     show_trace(trace)
     return 0
 
 
-def explain_absence(error: TenureError, turn_id: str | None, session_id: str | None, target: str) -> str:
+def explain_absence(error: TenureError, session_id: str | None, target: str) -> str:
     """Why there is nothing to draw, and what to ask instead."""
     told = error.message.removeprefix(f"{error.field}: ")
     at = "" if target == DEFAULT_TARGET else f" --target {target}"
-    if turn_id is None:
+    if error.field == "trace_id":
         return f"{told}; a server keeps the newest spans only, and a span only once it has ended"
     where = f"tenure timeline {session_id}{at}" if session_id is not None else f"tenure timeline SESSION{at}"
     return f"{told}. Turns that still run: tenure snapshot{at}. What became of a session's turns: {where}"

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 
 from services.cli.top_view.inert import tame
 from services.client.traces import Span, SpanEvent, SpanLink
-from telemetry.names import Attr
+from telemetry.names import Attr, Relation, SpanName
 
 _ID_DIGITS = 8
 _DIGITS_MAX = 19
+_TO_TURNS = (Relation.PREVIOUS_TURN, Relation.TURN)
+"""Relations that say already that they lead to a turn."""
 _PLURAL = re.compile(r"\b(token|page|row|state|turn|retraction|event)s\b")
 _TOLD: Mapping[str, str] = {
     Attr.INPUT_TOKENS: "{} tokens in",
@@ -73,7 +75,11 @@ def describe_event(event: SpanEvent, span: Span) -> str:
 
 
 def describe_link(link: SpanLink) -> str:
-    return f"<- {tame(link.relation)} {shorten_id(link.trace_id)}/{shorten_id(link.span_id)}"
+    """As in `<- previous_turn t1  4bf92f35…/00f067aa…`. Enough digits for `tenure trace --id`."""
+    is_to_turn = link.relation in _TO_TURNS
+    leads_to = link.leads_to.removeprefix(f"{SpanName.TURN} ") if is_to_turn else link.leads_to
+    words = f"{tame(link.relation)} {tame(leads_to)} " if leads_to else tame(link.relation)
+    return f"<- {words} {shorten_id(link.trace_id)}/{shorten_id(link.span_id)}"
 
 
 def describe_turn(span: Span) -> str:

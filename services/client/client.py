@@ -217,9 +217,10 @@ class Client:
     async def trace(
         self, turn_id: str | None = None, *, session_id: str | None = None, trace_id: str | None = None
     ) -> Trace:
-        """The spans of the newest turn of that name that has ended, and of all else in its trace; or of a trace.
+        """The spans of the newest turn that has ended, and of all else in its trace; or of a trace.
 
-        Raises TenureError, TRACE_UNKNOWN, when the server has none of them, or none any more.
+        `turn_id` and `session_id` narrow it down. Of a trace id its first 8 digits, or more, are enough when no other
+        trace begins so. Raises TenureError, TRACE_UNKNOWN, when the server has none of them, or none any more.
         """
         request = traces_pb2.GetTraceRequest()
         given = {"turn_id": turn_id, "session_id": session_id, "trace_id": trace_id}

@@ -22,6 +22,8 @@ class SpanLink:
     trace_id: str
     span_id: str
     relation: str
+    leads_to: str = ""
+    """For people, as in `turn t1` or `kv.park of t1`; empty when the server does not keep it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def _decode_span(span: traces_pb2.Span) -> Span:
         status_message=span.status_message,
         attributes=_decode_attributes(span.attributes),
         events=tuple(SpanEvent(each.time_s, each.name, _decode_attributes(each.attributes)) for each in span.events),
-        links=tuple(SpanLink(link.trace_id, link.span_id, link.relation) for link in span.links),
+        links=tuple(SpanLink(link.trace_id, link.span_id, link.relation, link.leads_to) for link in span.links),
     )
 
 

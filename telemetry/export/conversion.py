@@ -9,7 +9,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Status, StatusCode, TraceFlags, TraceState
 
 from telemetry.names import SCOPE, Attr
-from telemetry.spans.record import FinishedSpan, Link, SpanContext, SpanEvent, SpanKind, SpanStatus
+from telemetry.spans.record import Attributes, FinishedSpan, Link, SpanContext, SpanEvent, SpanKind, SpanStatus, Value
 
 _KINDS = {SpanKind.SERVER: trace.SpanKind.SERVER, SpanKind.INTERNAL: trace.SpanKind.INTERNAL}
 _CODES = {SpanStatus.UNSET: StatusCode.UNSET, SpanStatus.OK: StatusCode.OK, SpanStatus.ERROR: StatusCode.ERROR}
@@ -17,6 +17,8 @@ _UNSET = Status(StatusCode.UNSET)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _NOT_SAMPLED = TraceFlags(TraceFlags.DEFAULT)
 _NO_STATE = TraceState()
+TEXT_CHARS_MAX = 4096
+"""Of a name, an attribute or a status: a collector takes 4 MiB at once, of everything together."""
 
 
 class SpanConverter:
@@ -30,11 +32,11 @@ class SpanConverter:
         """Raises ValueError for ids that are no hexadecimal numbers."""
         context = _to_context(span.context)
         return ReadableSpan(
-            name=span.name,
+            name=_clean(span.name),
             context=context,
             parent=_to_parent(span, context) if span.parent_span_id else None,
             resource=self._resource,
-            attributes=span.attributes,
+            attributes=_clean_all(span.attributes),
             events=[_to_event(event) for event in span.events],
             links=[_to_link(link) for link in span.links],
             kind=_KINDS[span.kind],
@@ -43,6 +45,17 @@ class SpanConverter:
             end_time=span.end_ns,
             instrumentation_scope=self._scope,
         )
+
+
+def _clean(text: str) -> str:
+    """What can be sent of it: one that can not be would cost all spans of its batch."""
+    if len(text) <= TEXT_CHARS_MAX and text.isascii():
+        return text
+    return text[:TEXT_CHARS_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+def _clean_all(attributes: Attributes) -> dict[str, Value]:
+    return {key: _clean(value) if isinstance(value, str) else value for key, value in attributes.items()}
 
 
 def _to_context(context: SpanContext) -> trace.SpanContext:
@@ -66,7 +79,7 @@ def _to_parent(span: FinishedSpan, context: trace.SpanContext) -> trace.SpanCont
 
 
 def _to_event(event: SpanEvent) -> Event:
-    return Event(event.name, event.attributes, event.time_ns)
+    return Event(event.name, _clean_all(event.attributes), event.time_ns)
 
 
 def _to_link(link: Link) -> trace.Link:
@@ -76,4 +89,4 @@ def _to_link(link: Link) -> trace.Link:
 def _to_status(span: FinishedSpan) -> Status:
     if span.status is SpanStatus.UNSET:
         return _UNSET
-    return Status(_CODES[span.status], span.status_message or None)
+    return Status(_CODES[span.status], _clean(span.status_message) or None)

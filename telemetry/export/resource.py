@@ -28,6 +28,9 @@ def build_resource(environment: Mapping[str, str], instance_id: str | None = Non
         "service.version": version("tenure"),
         "service.instance.id": instance_id or str(uuid.uuid4()),
     }
+    for variable in (_ATTRIBUTES, "OTEL_SERVICE_NAME"):
+        if not environment.get(variable, "").isprintable():  # as bytes that are no UTF-8 come out
+            raise VariableError(variable, "must be text that can be printed")
     attributes |= _read_attributes(environment.get(_ATTRIBUTES, ""))
     name = environment.get("OTEL_SERVICE_NAME", "").strip()
     if name:

@@ -25,6 +25,8 @@ class ThreadLog(logging.Filter):
         self._thread_id = threading.get_ident()
         self._logger = logging.getLogger(EXPORTER_LOGGER)
         self.cause = ""
+        self.code: StatusCode | None = None
+        """Of that failure."""
 
     def __enter__(self) -> Self:
         # Before the exporter's own filter: that drops what is like the entry before, also when it is of another thread.
@@ -40,17 +42,17 @@ class ThreadLog(logging.Filter):
         if record.thread != self._thread_id:
             return True
         code, details = _find_cause(record)
-        if code and details != _CLOSED_BY_US:
-            self.cause = f"{code}: {details}"
+        if code is not None and details != _CLOSED_BY_US:
+            self.cause, self.code = f"{code.name}: {details}", code
         return False
 
 
-def _find_cause(record: logging.LogRecord) -> tuple[str, object]:
-    """`UNAVAILABLE` and why, of a try that failed; empty of other entries."""
+def _find_cause(record: logging.LogRecord) -> tuple[StatusCode | None, object]:
+    """The code and why, of a try that failed; None of other entries."""
     match record.args:
         case (StatusCode() as code, _, _, _, details):  # and will be tried again
-            return code.name, details
+            return code, details
         case (_, _, StatusCode() as code, details):
-            return code.name, details
+            return code, details
         case _:
-            return "", ""
+            return None, ""

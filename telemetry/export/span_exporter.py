@@ -10,6 +10,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExporter as Client
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from telemetry.export.connection import Signal, exporter_errors
 from telemetry.export.conversion import SpanConverter
 from telemetry.export.outage import Outage
 from telemetry.export.sdk_log import ThreadLog
@@ -39,7 +40,7 @@ class SpanExporter:
         self._export = export
         self._client = (make_client or _make_client)(export)
         self._converter = SpanConverter(resource)
-        self._outage = Outage(export.endpoint)
+        self._outage = Outage(export.connection.endpoint)
         # Filled by the event loop's thread, emptied by the other; appending and popping are atomic.
         self._waiting: deque[FinishedSpan] = deque()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # putting something in never waits
@@ -56,6 +57,11 @@ class SpanExporter:
         self._is_client_shut = False
         self._thread = threading.Thread(target=self._run, name="tenure-spans", daemon=True)
         self._thread.start()
+
+    @property
+    def endpoint(self) -> str:
+        """Where spans go."""
+        return self._export.connection.endpoint
 
     @property
     def exported(self) -> int:
@@ -150,14 +156,14 @@ class SpanExporter:
         try:
             result = self._client.export([self._converter.convert(span) for span in batch])
         except Exception as error:  # allowed (ADR 5): code of others, which lets through what a closed channel raises
-            heard.cause = f"{type(error).__name__}: {error}"
+            heard.cause = "" if self._is_client_shut else f"{type(error).__name__}: {error}"
             return False
         return result is SpanExportResult.SUCCESS
 
     def _tell(self, is_taken: bool, cause: str, lost_before: int) -> None:
         overflows, self._overflows_told = self._refused - self._overflows_told, self._refused
         if not is_taken:
-            self._outage.failed(cause or "it gave no answer until the end", lost_before)
+            self._outage.failed(cause, lost_before)
         elif overflows:
             self._outage.overflowed(self._refused + self._lost - overflows)
         else:
@@ -172,4 +178,12 @@ class SpanExporter:
 
 
 def _make_client(export: SpanExport) -> Client:
-    return OTLPSpanExporter(endpoint=export.endpoint, timeout=export.timeout_s)
+    connection = export.connection
+    with exporter_errors(Signal.TRACES):
+        return OTLPSpanExporter(
+            endpoint=connection.url,
+            insecure=connection.is_insecure,
+            headers=connection.headers,
+            timeout=export.timeout_s,
+            compression=connection.compression,
+        )

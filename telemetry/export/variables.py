@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 
 _MS = 1000.0
+COUNT_MAX = 10_000_000
+MS_MAX = 86_400_000
+"""A day: what waits for longer never comes."""
+_DIGITS_MAX = 40
 
 
 class VariableError(ValueError):
@@ -16,7 +20,13 @@ class VariableError(ValueError):
 
 def read_text(environment: Mapping[str, str], *names: str) -> str | None:
     """The value of the first one that is set. An empty one counts as not set, as OpenTelemetry has it."""
-    return next((value for name in names if (value := environment.get(name, "").strip())), None)
+    name = read_name(environment, *names)
+    return None if name is None else environment[name].strip()
+
+
+def read_name(environment: Mapping[str, str], *names: str) -> str | None:
+    """The first one that is set, as `read_text` has it."""
+    return next((name for name in names if environment.get(name, "").strip()), None)
 
 
 def read_flag(environment: Mapping[str, str], name: str) -> bool:
@@ -29,9 +39,7 @@ def read_count(environment: Mapping[str, str], name: str, default: int) -> int:
     text = read_text(environment, name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        raise VariableError(name, f"must be a whole number of at least 1, not {text!r}")
-    return int(text)
+    return _read_whole(name, text, COUNT_MAX, "a whole number")
 
 
 def read_ms(environment: Mapping[str, str], name: str, default_s: float) -> float:
@@ -39,14 +47,20 @@ def read_ms(environment: Mapping[str, str], name: str, default_s: float) -> floa
     text = read_text(environment, name)
     if text is None:
         return default_s
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        raise VariableError(name, f"must be a whole number of milliseconds of at least 1, not {text!r}")
-    return int(text) / _MS
+    return _read_whole(name, text, MS_MAX, "a whole number of milliseconds") / _MS
+
+
+def _read_whole(name: str, text: str, largest: int, what: str) -> int:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    if not (is_number and 1 <= int(text) <= largest):
+        shown = text if len(text) <= _DIGITS_MAX else f"{text[:_DIGITS_MAX]}..."
+        raise VariableError(name, f"must be {what} from 1 to {largest}, not {shown!r}")
+    return int(text)
 
 
 def read_seconds(environment: Mapping[str, str], *names: str, default_s: float) -> float:
     """Of the first one that is set: a number above 0. Raises VariableError."""
-    name = next((name for name in names if environment.get(name, "").strip()), None)
+    name = read_name(environment, *names)
     if name is None:
         return default_s
     text = environment[name].strip()

@@ -28,7 +28,10 @@ class Backlog:
         self._waiting: deque[Told] = deque()
         self._num_put = 0
         self._num_taken = 0
-        self._was_full = False
+        self._num_wishes = 0
+        """For room, by the side that puts."""
+        self._num_granted = 0
+        """Of them, by the side that takes."""
 
     @property
     def num_waiting(self) -> int:
@@ -41,9 +44,9 @@ class Backlog:
         return self.num_waiting <= self._changes_max // 2
 
     def put(self, told: Told) -> bool:
-        """Whether there was room for all of it; else nothing was put."""
+        """Whether there was room for all of it; else nothing was put, and there will be news of room."""
         if self.num_waiting and self.num_waiting + len(told.changes) > self._changes_max:
-            self._was_full = True
+            self._num_wishes += 1
             return False
         self._num_put += len(told.changes)
         self._waiting.append(told)
@@ -57,12 +60,30 @@ class Backlog:
         self._num_taken += len(told.changes)
         return told
 
+    def want_room(self) -> bool:
+        """Whether half of it is free; else there will be news of room. For the side that puts."""
+        if self.has_room:
+            return True
+        self._num_wishes += 1
+        return False
+
     def take_news_of_room(self) -> bool:
-        """Whether something found no room, and half of it is free now. Says so once. For the thread that takes."""
-        if not self._was_full or not self.has_room:
+        """Whether room was missed, and half of it is free now. Says so once for all who missed it until it looked.
+
+        For the thread that takes. A wish that comes while it looks is not lost: it is for the next time.
+        """
+        num_wishes = self._num_wishes
+        if num_wishes == self._num_granted or not self.has_room:
             return False
-        self._was_full = False
+        self._num_granted = num_wishes
         return True
+
+    def clear(self) -> int:
+        """Takes all. Returns how many changes that was. For the thread that takes."""
+        num_cleared = 0
+        while (told := self.take()) is not None:
+            num_cleared += len(told.changes)
+        return num_cleared
 
 
 class ReplayBuffer:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from engine.core.events import (
@@ -79,7 +80,7 @@ class KvEventLog:
         self._step = StepNo(0)
         self._time_s = 0.0
         self._waiting: set[asyncio.Future[None]] = set()
-        self._is_closed = False
+        self._closed = asyncio.Event()
         self._handlers = self._make_handlers()
 
     @property
@@ -117,7 +118,7 @@ class KvEventLog:
     async def wait_for(self, sequence: int) -> bool:
         """Returns once event `sequence` was told. False when it never will be: the log is closed."""
         while self._next <= sequence:
-            if self._is_closed:
+            if self.is_closed:
                 return False
             told = asyncio.get_running_loop().create_future()
             self._waiting.add(told)
@@ -126,6 +127,17 @@ class KvEventLog:
             finally:
                 self._waiting.discard(told)
         return True
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    async def wait_closed(self, timeout_s: float) -> bool:
+        """Whether it was closed within so long, or before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._closed.wait()
+        return self._closed.is_set()
 
     @property
     def num_waiting(self) -> int:
@@ -142,7 +154,7 @@ class KvEventLog:
 
     def close(self) -> None:
         """The engine has stopped, and nothing more will be told: whoever waits learns of it. Idempotent."""
-        self._is_closed = True
+        self._closed.set()
         self._wake()
 
     def _wake(self) -> None:

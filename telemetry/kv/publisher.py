@@ -1,9 +1,11 @@
 """The thread that publishes KV events: a PUB socket for what is new, a ROUTER for what was missed."""
 
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 
 import zmq
 
@@ -11,9 +13,13 @@ from engine.runtime.clock import Clock
 from telemetry.kv.announcer import HASHES_MAX, Announcer
 from telemetry.kv.backlog import Backlog, ReplayBuffer, Told
 from telemetry.kv.bell import Bell
+from telemetry.kv.prefix_index import Whole
+from telemetry.kv.renewal import Renewal
 from telemetry.kv.replay import Replayer
 from telemetry.kv.wire_format import AllBlocksCleared, WireEvent, encode_batch, pack_sequence
 from telemetry.settings import KvFeedSettings
+
+_log = logging.getLogger("tenure.telemetry")
 
 BATCH_HASHES = 512
 """A batch that has so many is sent, and the rest of the same publish goes into another one."""
@@ -25,8 +31,10 @@ LIVE_WAITING_MAX = 1000
 REPLAY_WAITING_MAX = 100
 MESSAGE_BYTES_MAX = 4096
 """Of what readers send: a topic or a number."""
-RENEW_S = 10.0
-"""Between two times that all is told again because somebody asked for what is not kept any more."""
+END_S = 0.2
+"""What the thread may take to count what is left, when its time is over."""
+LINGER_S = 0.5
+"""What readers may take at the end for what is in their pipes already."""
 
 AskWhole = Callable[[bool], None]
 """Called by the thread when all should be told again: with True for a late listener, with False because there is room
@@ -55,10 +63,14 @@ class Publisher:
         except CannotListen:
             self._context.destroy(linger=0)
             raise
-        self.endpoint = self._pub.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.replay_endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.endpoint = to_told(self._pub.getsockopt_string(zmq.LAST_ENDPOINT))
+        self.replay_endpoint = to_told(self._router.getsockopt_string(zmq.LAST_ENDPOINT))
         self.events_sent = 0
         self.batches_sent = 0
+        self.dropped = 0
+        """Changes that the thread left unsent when it ended."""
+        self.is_over = False
+        """The thread sends nothing more; what is put into the backlog stays there."""
         self._encoding = settings.encoding
         self._topic = settings.topic.encode()
         self._backlog = backlog
@@ -72,8 +84,9 @@ class Publisher:
         for heard in (self._router, self._bell.fileno()):
             self._poller.register(heard, zmq.POLLIN)
         self._close_by_s: float | None = None
-        self._renew_at_s: float | None = None
-        self._renewed_s: float | None = None
+        self._renewal = Renewal()
+        self._num_unsent = 0
+        """Changes of the publish that is being sent."""
         self._thread = threading.Thread(target=self._run, name="tenure-kv-feed", daemon=True)
 
     def start(self) -> None:
@@ -84,11 +97,11 @@ class Publisher:
         self._bell.ring()
 
     def close(self, timeout_s: float) -> None:
-        """Sends what waits, for so long at most. Idempotent."""
+        """Sends what waits, for so long at most, and drops the rest. Idempotent."""
         if self._close_by_s is None:
             self._close_by_s = self._clock.now() + timeout_s
             self._bell.ring()
-        self._thread.join(timeout_s)
+        self._thread.join(timeout_s + END_S)
         if not self._thread.is_alive():
             self._bell.close()
 
@@ -96,38 +109,53 @@ class Publisher:
 
     def _run(self) -> None:
         try:
-            while self._close_by_s is None:
-                self._wait()
-                self._publish_next()
-                self._replayer.hear()
-                self._replayer.send()
-                self._ask_for_whole()
-            while self._clock.now() < self._close_by_s and self._publish_next():
-                pass
+            self._serve()
+        except Exception as error:  # allowed (ADR 5): without this thread readers would wait for ever, unknown to us
+            _log.critical("event=kv_feed_lost error=%s: %s", type(error).__name__, error, exc_info=error)
         finally:
-            left_s = 0.0 if self._close_by_s is None else max(0.0, self._close_by_s - self._clock.now())
-            self._router.close(linger=0)
-            self._pub.close(linger=int(left_s * 1000))
-            self._context.term()  # waits for what lingers
+            self._end()
+
+    def _serve(self) -> None:
+        while self._close_by_s is None:
+            self._wait()
+            self._publish_next()
+            self._replayer.hear()
+            self._replayer.send()
+            self._ask_for_whole()
+        while not self._is_too_late and self._publish_next():
+            pass
+
+    def _end(self) -> None:
+        self.dropped = self._num_unsent + self._backlog.clear()
+        self.is_over = True
+        if self.dropped:
+            _log.warning("event=kv_feed_unsent changes=%d", self.dropped)
+        left_s = 0.0 if self._close_by_s is None else max(0.0, self._close_by_s - self._clock.now())
+        self._router.close(linger=0)
+        self._pub.close(linger=int(min(left_s, LINGER_S) * 1000))
+        self._context.term()  # waits for what lingers
+
+    @property
+    def _is_too_late(self) -> bool:
+        return self._close_by_s is not None and self._clock.now() >= self._close_by_s
 
     def _wait(self) -> None:
         if self._backlog.num_waiting:
             return
-        waits = [self._replayer.wait_s]
-        if self._renew_at_s is not None:
-            waits.append(max(0.0, self._renew_at_s - self._clock.now()))
+        waits = [self._replayer.wait_s, self._renewal.wait_s(self._clock.now())]
         known = [wait_s for wait_s in waits if wait_s is not None]
         self._poller.poll(math.ceil(1000 * min(known)) if known else None)
         self._bell.silence()
 
     def _publish_next(self) -> bool:
-        """All of one publish of the engine. Whether there was any."""
+        """All of one publish of the engine, unless it is time to end. Whether there was any."""
         told = self._backlog.take()
         if told is None:
             return False
+        began_s, self._num_unsent = self._clock.now(), len(told.changes)
         batch: list[WireEvent] = []
         num_hashes = 0
-        for change in told.changes:
+        for number, change in enumerate(told.changes):
             for event in self._announcer.events(change):
                 batch.append(event)
                 size = 0 if isinstance(event, AllBlocksCleared) else len(event.block_hashes)
@@ -137,7 +165,14 @@ class Publisher:
                 if num_hashes >= BATCH_HASHES:
                     self._send(told, batch)
                     batch, num_hashes = [], 0
+                    self._num_unsent = len(told.changes) - number
+                    if self._is_too_late:
+                        return False
         self._send(told, batch)
+        self._num_unsent = 0
+        if any(isinstance(change, Whole) for change in told.changes):
+            now_s = self._clock.now()
+            self._renewal.note_told(now_s - began_s, now_s)
         return True
 
     def _send(self, told: Told, batch: list[WireEvent]) -> None:
@@ -152,12 +187,16 @@ class Publisher:
     def _ask_for_whole(self) -> None:
         if self._backlog.take_news_of_room():
             self._ask_whole(False)
-        now_s = self._clock.now()
-        if self._replayer.take_lateness() and self._renew_at_s is None:
-            self._renew_at_s = now_s if self._renewed_s is None else max(now_s, self._renewed_s + RENEW_S)
-        if self._renew_at_s is not None and self._renew_at_s <= now_s:
-            self._renew_at_s, self._renewed_s = None, now_s
+        if self._replayer.take_lateness():
+            self._renewal.note_late()
+        if self._renewal.take_due(self._clock.now()):
             self._ask_whole(True)
+
+
+def to_told(endpoint: str) -> str:
+    """As it is told to readers: all addresses of the machine are `*`, as ZeroMQ writes it, for 0.0.0.0 is nobody's."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return f"tcp://*:{port}" if ip_address(host.strip("[]")).is_unspecified else endpoint
 
 
 def _listen(

@@ -113,7 +113,8 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         MetricName.TELEMETRY_SENT,
         "{item}",
-        "What left this process, by signal: spans, KV events, exports of metrics.",
+        "What was told, by signal: spans and exports of metrics that a collector took, KV events that were numbered "
+        "(`kv_events`) and published (`kv_feed`).",
         Attr.SIGNAL,
     ),
     _counter(MetricName.TELEMETRY_DROPPED, "{item}", "What was lost on its way out, by signal.", Attr.SIGNAL),

@@ -4,6 +4,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ class MetricsPortTaken(OSError):
     """The port can not be bound."""
 
     def __init__(self, address: str, cause: OSError) -> None:
-        super().__init__(f"{address}: {cause.strerror or cause}")
+        super().__init__(cause.errno, f"{address}: {cause.strerror or cause}")
         self.address = address
 
 
@@ -79,9 +80,14 @@ class Endpoint:
         if self._is_closed:
             return
         self._is_closed = True
-        self._wake.send(b"x")
+        with suppress(OSError):  # whoever accepts has ended by itself
+            self._wake.send(b"x")
         deadline_s = self._clock.now() + timeout_s
-        self._acceptor.join(timeout_s)
+        if self._acceptor.ident is not None:
+            self._acceptor.join(timeout_s)
+        else:  # it was never started, and whoever accepts would have closed these
+            self._listener.close()
+            self._woken.close()
         with self._lock:
             still_open = dict(self._open)
         for client, thread in still_open.items():
@@ -111,7 +117,14 @@ class Endpoint:
         thread = threading.Thread(target=self._serve, args=(client,), name="tenure-scrape", daemon=True)
         with self._lock:
             self._open[client] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # as many threads as there may be
+            with self._lock:
+                del self._open[client]
+            self._free.release()
+            with client:
+                _send(client, _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "no thread is left to answer"), timeout_s=0.0)
 
     def _serve(self, client: socket.socket) -> None:
         try:

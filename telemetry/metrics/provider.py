@@ -13,11 +13,11 @@ from prometheus_client.exposition import choose_encoder
 from engine.runtime.clock import Clock, MonotonicClock, WallClock
 from telemetry.metrics.catalogue import METRICS
 from telemetry.metrics.endpoint import Endpoint, Page
-from telemetry.metrics.otlp import CountingExporter
+from telemetry.metrics.otlp import CountingExporter, make_exporter
 from telemetry.metrics.readers import Histograms, ScrapedReader, SendingReader
 from telemetry.metrics.reading import Reading
 from telemetry.metrics.series import SERIES, Row, tally_rows
-from telemetry.metrics.settings import is_disabled, read_metric_export
+from telemetry.metrics.settings import is_disabled
 from telemetry.metrics.sink import MetricsSink
 from telemetry.names import SCOPE, Kind, Metric, MetricName
 from telemetry.settings import TelemetrySettings
@@ -35,15 +35,21 @@ class Metrics:
     """Reads the sink on threads of its own. The event loop takes no part in it."""
 
     def __init__(
-        self, settings: TelemetrySettings, sink: MetricsSink, resource: Resource, clock: Clock | None = None
+        self,
+        settings: TelemetrySettings,
+        sink: MetricsSink,
+        resource: Resource,
+        clock: Clock | None = None,
+        exporter: CountingExporter | None = None,
     ) -> None:
-        """Raises VariableError for a variable of `settings.environment` that can not be."""
+        """`exporter`: of these settings, if one was made of them before. Raises VariableError for a variable of
+        `settings.environment` that can not be.
+        """
         self._settings = settings
         self._sink = sink
         self._resource = resource
         self._clock = clock or MonotonicClock()
-        self._export = read_metric_export(settings)
-        self._exporter: CountingExporter | None = None
+        self._exporter = exporter or make_exporter(settings)
         self._sending: SendingReader | None = None
         self._scraped: ScrapedReader | None = None
         self._endpoint: Endpoint | None = None
@@ -62,7 +68,7 @@ class Metrics:
 
     @property
     def num_lost(self) -> int:
-        """Exports that it did not take."""
+        """Exports that it did not take, though it takes metrics."""
         return 0 if self._exporter is None else self._exporter.num_failed
 
     def start(self) -> None:
@@ -77,9 +83,8 @@ class Metrics:
         if port is not None:
             self._endpoint = Endpoint(self._settings.metrics_host, port, _renderer(registry))
             self._scraped = ScrapedReader(registry, histograms)
-        if self._export is not None:
-            self._exporter = CountingExporter(self._export)
-            self._sending = SendingReader(self._exporter, self._export.interval_s, histograms)
+        if self._exporter is not None:
+            self._sending = SendingReader(self._exporter, self._exporter.interval_s, histograms)
         readers = [reader for reader in (self._scraped, self._sending) if reader is not None]
         if readers:
             provider = MeterProvider(
@@ -105,7 +110,12 @@ class Metrics:
             sending.shutdown(timeout_millis=left_s * 1000)  # at the end cuts what is still on its way
             self._exporter.wait_idle(_CUT_S)
             if self.num_lost:
-                _log.warning("event=metric_export_ended failed=%d: of all exports since the start", self.num_lost)
+                _log.warning(
+                    "event=metric_export_ended endpoint=%s lost=%d: %s lost since the start",
+                    self._exporter.endpoint,
+                    self.num_lost,
+                    "1 export of metrics was" if self.num_lost == 1 else f"{self.num_lost} exports of metrics were",
+                )
 
     def _observe_all(self, meter: Meter) -> None:
         metrics = [metric for metric in METRICS if metric.kind is not Kind.HISTOGRAM]
@@ -137,7 +147,10 @@ def _register(meter: Meter, metric: Metric, callback: Callable[[CallbackOptions]
 
 def _renderer(registry: CollectorRegistry) -> Callable[[str], Page]:
     def render(accept: str) -> Page:
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # what it was asked for can not be read
+            encode, content_type = choose_encoder("")
         return Page(content_type, encode(registry))
 
     return render

@@ -52,6 +52,11 @@ class CallSpan:
     def set(self, key: Attr, value: Value) -> None:
         self._attributes[key] = value
 
+    def set_session(self, session_id: str | None) -> None:
+        """The session that the call is about, if it is about one."""
+        if session_id is not None:
+            self._attributes[Attr.SESSION_ID] = self._attributes[Attr.CONVERSATION_ID] = session_id
+
     def link(self, context: SpanContext, relation: Relation) -> None:
         self._links.append(Link(context, relation))
 
@@ -72,7 +77,7 @@ class CallSpan:
                 parent_span_id=self._parent.span_id if self._parent is not None else "",
                 kind=SpanKind.SERVER,
                 start_ns=self._start_ns,
-                end_ns=tracer.timeline.now_ns(),
+                end_ns=max(tracer.timeline.now_ns(), self._start_ns),
                 attributes=self._attributes,
                 links=tuple(self._links),
                 status=status,

@@ -13,8 +13,8 @@ from telemetry.spans.tracer import Tracer
 
 LINKED_TURNS_MAX = 32
 """Newest turns that the span at a session's close links to."""
-NAMED_TURNS_MAX = 64
-"""Newest turns of an ordinary session that a later one can be drawn as following."""
+FOLLOWED_TURNS_MAX = 64
+"""Newest turns of a session that a later one can be drawn as following."""
 _OPEN, _CLOSE = "open", "close"
 
 
@@ -28,8 +28,12 @@ class SessionDraw:
     opened: SpanContext
     has_slot: bool
     is_open: bool = True
-    last_turn: SpanContext | None = None
-    """Of the last turn that became part of it."""
+    ends: "deque[tuple[int, SpanContext]]" = field(default_factory=lambda: deque(maxlen=FOLLOWED_TURNS_MAX))
+    """Streaming: how long the history was at the end of each turn, those before a fork included."""
+    forgotten_len: int = 0
+    """The same of the newest turn that is not in there any more."""
+    home: SpanContext = field(init=False)
+    """Where moves of its KV between its turns are drawn: in the trace of its own last turn, or of its opening."""
     held: SpanContext | None = None
     """The span in which its slot got what it holds."""
     kv: SpanContext | None = None
@@ -40,20 +44,28 @@ class SessionDraw:
     """Tokens of KV that its slot held last."""
     num_turns: int = 0
     named: dict[TurnId, SpanContext] = field(default_factory=dict)
+    """Ordinary: its turns by name."""
     recent: "deque[SpanContext]" = field(default_factory=lambda: deque(maxlen=LINKED_TURNS_MAX))
 
-    @property
-    def home(self) -> SpanContext:
-        """Where moves of its KV between its turns are drawn: in the trace of its last turn."""
-        return self.last_turn or self.opened
+    def __post_init__(self) -> None:
+        self.home = self.opened
 
-    def follow(self, turn_id: TurnId, turn: SpanContext) -> None:
+    @property
+    def last_turn(self) -> SpanContext | None:
+        """Of a streaming session: whose tokens are the end of its history."""
+        return self.ends[-1][1] if self.ends else None
+
+    def follow(self, turn_id: TurnId, turn: SpanContext, history_len: int) -> None:
         """A turn became part of it."""
-        self.last_turn = turn
-        if not self.streaming:
-            self.named[turn_id] = turn
-            if len(self.named) > NAMED_TURNS_MAX:
-                del self.named[next(iter(self.named))]
+        self.home = turn
+        if self.streaming:
+            if len(self.ends) == FOLLOWED_TURNS_MAX:
+                self.forgotten_len = self.ends[0][0]
+            self.ends.append((history_len, turn))
+            return
+        self.named[turn_id] = turn
+        if len(self.named) > FOLLOWED_TURNS_MAX:
+            del self.named[next(iter(self.named))]
 
     def note_turn(self, turn: SpanContext) -> None:
         self.num_turns += 1
@@ -69,10 +81,25 @@ class SessionDraw:
         for turn_id in turn_ids:
             self.named.pop(turn_id, None)
 
-    def inherit(self, source: "SessionDraw") -> None:
-        """It was forked from `source`: its KV comes from there."""
-        self.last_turn, self.kv, self.kv_len = source.last_turn, source.kv, source.kv_len
+    def inherit(self, source: "SessionDraw", history_len: int) -> None:
+        """It was forked from `source` with so many tokens: its KV comes from there."""
+        self.ends.extend(source.ends)
+        self.forgotten_len = source.forgotten_len
+        self.kv, self.kv_len = source.kv, source.kv_len
         self.named = dict(source.named)
+        self.cut(history_len)
+
+    def cut(self, history_len: int) -> None:
+        """Its history has so many tokens now. A turn that is cut through is the one that the next follows."""
+        if not self.streaming:
+            return
+        was_cut = None
+        while self.ends and self.ends[-1][0] > history_len:
+            was_cut = self.ends.pop()
+        if was_cut is not None and history_len > (self.ends[-1][0] if self.ends else self.forgotten_len):
+            self.ends.append((history_len, was_cut[1]))
+        if not history_len:
+            self.kv = self.held = None
 
 
 def draw_opening(tracer: Tracer, event: SessionOpened, caller: SpanContext | None, now_ns: int) -> OpenSpan:

@@ -10,6 +10,7 @@ from engine.core.events import (
     SessionClosed,
     SessionForked,
     SessionOpened,
+    SessionTruncated,
     SlotChanged,
     SlotState,
     StepAnswered,
@@ -81,8 +82,8 @@ class SpanSink:
         return len(self._turns) + len(self._sessions)
 
     def find_turn(self, session_id: SessionId | None, turn_id: TurnId) -> SpanContext | None:
-        """The span of a turn that is alive, or still has units. O(such turns)."""
-        for turn in self._turns.values():
+        """The span of the newest turn of that name that is alive, or still has units. O(such turns)."""
+        for turn in reversed(self._turns.values()):
             if turn.turn_id == turn_id and turn.session_id == session_id:
                 return turn.span.context
         return None
@@ -90,6 +91,8 @@ class SpanSink:
     def publish(self, events: tuple[Numbered, ...], now: float) -> None:
         if not self._is_drawing:
             return
+        if not self._turns:
+            self._tracer.timeline.sync()
         self._now_ns = self._tracer.timeline.unix_ns(now)
         handlers, in_prompt = self._handlers, self._in_prompt
         for _, event in events:
@@ -128,6 +131,7 @@ class SpanSink:
             SlotChanged: self._slot_changed,
             SessionOpened: self._opened,
             SessionForked: self._forked,
+            SessionTruncated: self._truncated,
             SessionClosed: self._closed,
             TurnsForgotten: self._forgotten,
             StepPlanned: self._planned,
@@ -186,7 +190,7 @@ class SpanSink:
         turn.end(event, self._now_ns)
         session = self._sessions.get(turn.session_uid)
         if session is not None and event.is_committed:
-            session.follow(event.turn_id, turn.span.context)
+            session.follow(event.turn_id, turn.span.context, event.history_len or 0)
         if not turn.num_units:
             del self._turns[event.rid]
 
@@ -286,11 +290,17 @@ class SpanSink:
         fork, source = self._sessions.get(event.uid), self._sessions.get(event.source_uid)
         if fork is None or source is None:
             return
-        fork.inherit(source)
+        fork.inherit(source, event.history_len)
         span = self._opening.get(event.uid)
         if span is not None:
             span.attributes |= {Attr.HISTORY_TOKENS: event.history_len, Attr.KV_TOKENS: event.kv_len}
-            span.link(source.last_turn, Relation.FORKED_FROM)
+            span.link(fork.last_turn or source.opened, Relation.FORKED_FROM)
+
+    def _truncated(self, event: SessionTruncated) -> None:
+        self._draw_handover()
+        session = self._sessions.get(event.uid)
+        if session is not None:
+            session.cut(event.history_len)
 
     def _draw_openings(self) -> None:
         for span in self._opening.values():
@@ -330,4 +340,4 @@ class SpanSink:
                     turn.chunk(start, num_tokens, event.step, self._now_ns)
 
     def _answered(self, event: StepAnswered) -> None:
-        self._steps.answer(event, self._now_ns)
+        self._steps.answer(event, self._turns, self._now_ns)

@@ -9,7 +9,7 @@ from telemetry.spans.record import FinishedSpan, SpanContext, SpanTarget
 
 _NS = 1_000_000_000
 _SYNC_S = 30.0
-"""How often monotonic time is laid against the wall clock again."""
+"""How often monotonic time may be laid against the wall clock again."""
 
 
 class Sampler(Protocol):
@@ -28,23 +28,28 @@ class AllSampled:
 
 
 class Timeline:
-    """Monotonic seconds → nanoseconds since 1970, in order even when the wall clock is set meanwhile."""
+    """Monotonic seconds → nanoseconds since 1970. In order between two calls of `sync`, whatever is done to the wall
+    clock: a turn that runs while it is set keeps its order and its length."""
 
     def __init__(self, clock: Clock | None = None, wall: Clock | None = None) -> None:
         self._clock = clock or MonotonicClock()
         self._wall = wall or WallClock()
-        self._synced_s = -_SYNC_S
-        self._offset_s = 0.0
+        self._synced_s = self._clock.now()
+        self._offset_s = self._wall.now() - self._synced_s
 
     def now_ns(self) -> int:
         return self.unix_ns(self._clock.now())
 
     def unix_ns(self, now_s: float) -> int:
         """`now_s`: as the sinks are told."""
+        return int((now_s + self._offset_s) * _NS)
+
+    def sync(self) -> None:
+        """Nothing is being drawn: from now on times are the wall clock's, if it went its own way."""
+        now_s = self._clock.now()
         if now_s - self._synced_s >= _SYNC_S:
             self._synced_s = now_s
-            self._offset_s = self._wall.now() - self._clock.now()
-        return int((now_s + self._offset_s) * _NS)
+            self._offset_s = self._wall.now() - now_s
 
 
 class Tracer:

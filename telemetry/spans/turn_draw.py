@@ -56,6 +56,7 @@ class TurnDraw:
         if event.parent is not None:
             span.attributes[Attr.PARENT_TURN_ID] = event.parent
         queue = OpenSpan.child(tracer, SpanName.QUEUE, span.context, now_ns)
+        queue.attributes[Attr.ATTEMPT] = 1
         return cls(span, queue, event.turn_id, event.session_id, session_uid, now_ns, tracer)
 
     @property

@@ -14,8 +14,10 @@ from tests.kit.server_process import LISTENING, ready_server, server_process
 
 BOOKS = re.compile(
     r"\[turn (\d+): context (\d+) = (\d+) slot \+ (\d+) tree \+ (\d+) computed \((.*?)\); "
-    r"pages: free (\d+), session (\d+), cache (\d+), running (\d+) of (\d+)(?:; cut at \d+ tokens)?\]"
+    r"pages: free (\d+), session (\d+), cache (\d+), running (\d+) of (\d+)"
+    r"(?:; cut at \d+ tokens)?(?:; name [0-9a-f]{32})?\]"
 )
+NAMED = re.compile(r"\[turn \d+: .*; name (\w+)\]")
 TAKEN_BACK = re.compile(r"\[turn (\d+): taken back: the session is at (\d+) tokens, as before")
 
 
@@ -53,6 +55,13 @@ def test_chat_when_lines_are_piped_then_answered_with_books(target: str) -> None
         assert int(free) + int(session) + int(cache) + int(running) == int(total)
     assert done.stderr.endswith("session closed.\n")
     assert not re.search(r"session|\[|turn 1", done.stdout), "standard output is the answers alone"
+
+
+def test_trace_when_of_a_turn_as_the_chat_named_it_or_of_none_then_the_turn_or_the_newest(target: str) -> None:
+    done = tenure("chat", "--target", target, "--max-tokens", "4", stdin="Hello!\nWho are you?\n")
+    first, second = NAMED.findall(done.stderr)
+    assert tenure("trace", first, "--target", target).stdout.startswith(f"turn {first} of session ")
+    assert tenure("trace", "--target", target).stdout.startswith(f"turn {second} of session ")
 
 
 def test_chat_when_undone_then_the_session_is_what_it_was_and_goes_on(target: str) -> None:
@@ -276,7 +285,7 @@ def test_chat_when_a_line_is_no_text_or_too_long_then_told_and_the_rest_answered
     assert "PROMPT_EXCEEDS_CONTEXT" in told
     assert "/new starts a new session" in told
     assert told.count("[turn 1: ") == 2
-    assert told.count("; cut at 5 tokens]") == 2
+    assert told.count("; cut at 5 tokens; name ") == 2
     first, second = done.stdout.splitlines()
     assert first == second
 

@@ -125,6 +125,31 @@ def test_port_when_in_use_then_exit_code_2_and_the_flag_is_named() -> None:
             assert "Traceback" not in server.output()
 
 
+@pytest.mark.parametrize("flag", ["--metrics-port", "--kv-events-port", "--kv-events-replay-port"])
+def test_port_of_telemetry_when_in_use_then_refused_before_the_model_is_loaded_and_told_once(flag: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        other = ("--kv-events-port", "0") if flag == "--kv-events-replay-port" else ()
+        with server_process(flag, str(port), *other) as server:
+            assert server.process.wait(30) == 2
+            told = server.output()
+    assert told.endswith(f"\ntenure serve: {flag}: 127.0.0.1:{port} can not be bound; is it in use?\n")
+    assert told.startswith("configuration:")
+    assert "listening on" not in told
+
+
+def test_config_when_a_variable_of_opentelemetry_can_not_be_then_exit_code_2_and_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "zip")
+    with server_process("--otlp-endpoint", "http://127.0.0.1:4317") as server:
+        assert server.process.wait(30) == 2
+        told = server.output()
+    assert told.endswith("\ntenure serve: OTEL_EXPORTER_OTLP_COMPRESSION: must be one of none, gzip, not 'zip'\n")
+    assert "Traceback" not in told
+    assert "loaded" not in told
+
+
 def test_pool_when_the_model_can_not_have_it_then_exit_code_2_and_the_flag_is_named() -> None:
     with server_process("--state-slots", "10") as server:
         assert server.process.wait(60) == 2

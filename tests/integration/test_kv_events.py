@@ -320,16 +320,35 @@ async def test_verify_when_the_log_tells_a_move_that_never_was_then_the_differen
         assert "THE EVENTS DO NOT LEAD TO THE BOOKS" in format_verification(verification)
 
 
-async def test_events_command_when_interrupted_then_it_has_shown_the_books_and_the_code_says_so() -> None:
+async def test_events_command_when_interrupted_then_it_says_where_to_go_on_and_goes_on_there() -> None:
     async with running_server() as rig:
         command = (sys.executable, "-u", "-m", "services.cli.main", "events", "--target", rig.target)
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
         assert process.stdout is not None
         first = await process.stdout.readline()
+        async with rig.client.session("chat") as session:
+            await rig.collect(session.turn(token_ids=range(10), max_tokens=3, ignore_eos=True, turn_id="t" * 32))
+            line = first
+            while b" parked " not in line:
+                line = await process.stdout.readline()
         process.send_signal(signal.SIGINT)
         rest, complaints = await process.communicate()
-        assert b"  books after " in first
-        assert (rest, complaints, process.returncode) == (b"", b"", 128 + signal.SIGINT)
+        assert process.returncode == 128 + signal.SIGINT
+        assert f"turn {'t' * 32}]".encode() in line, "a pipe gets names whole"
+        last = (rest or line).splitlines()[-1].split(b"  ")[1].removeprefix(b"#").decode()
+        log_id = first.partition(b"@")[2].split()[0].decode()
+        since = f"{last}@{log_id}"
+        assert complaints.decode() == (
+            f"tenure: to go on from here: tenure events --since {since} --target {rig.target}\n"
+        )
+        process = await asyncio.create_subprocess_exec(*command, "--since", since, stdout=PIPE, stderr=PIPE)
+        assert process.stdout is not None
+        await rig.collect(rig.client.generate(token_ids=range(10), max_tokens=3, ignore_eos=True))
+        line = await process.stdout.readline()
+        rig.stop.set()
+        _, complaints = await process.communicate()
+        assert line.split(b"  ")[1:2] == [f"#{int(last) + 1}".encode()], complaints
+        assert b"tenure: to go on from here: tenure events --since " in complaints, "also when the server ends it"
 
 
 async def test_lines_when_read_from_a_server_then_one_a_fact_with_the_names_of_session_and_turn() -> None:

@@ -15,7 +15,7 @@ from services.client import Client
 from telemetry.kv.feed import KvFeed, KvSource
 from telemetry.settings import Encoding, KvFeedSettings
 from tests.kit.kv_peers import Indexer, Relay, indexer, needs_peers, relay
-from tests.kit.kv_subscriber import KvSubscriber, source_of, subscribed
+from tests.kit.kv_subscriber import KvSubscriber, ports, source_of, subscribed
 from tests.kit.kv_traffic import draw_prompt, draw_stems
 from tests.kit.server_rig import CONFIG, running_server
 from tests.kit.tcp_proxy import tcp_proxy
@@ -201,8 +201,8 @@ async def test_peers_when_there_are_namespaces_and_groups_then_hashes_verify_and
         PrefixStored(PoolKind.FULL, (4,), pack_ids(ids[:4])),
     )
     try:
-        async with indexer() as finder, relay(feed.source()) as checker:
-            await finder.register(feed.source())
+        async with indexer() as finder, relay(ports(feed)) as checker:
+            await finder.register(ports(feed))
             await asyncio.sleep(0.5)  # their subscriptions have to arrive
             feed.publish(tuple(Numbered(1, event) for event in events), 0.0)
             await finder.until_matched(range(12), 4)

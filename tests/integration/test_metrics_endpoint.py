@@ -174,3 +174,26 @@ def test_port_when_it_is_taken_then_refused_with_its_address() -> None:
         with pytest.raises(MetricsPortTaken, match=f"127.0.0.1:{port}") as caught:
             Endpoint(host, int(port), page)
         assert caught.value.address == endpoint.address
+
+
+def test_clients_when_no_thread_can_be_started_then_told_so_and_later_ones_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with answering() as endpoint:
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if thread.name == "tenure-scrape":
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for _ in range(20):
+            with suppress(OSError):
+                assert ask(endpoint, SCRAPE).startswith("HTTP/1.1 503")
+        monkeypatch.undo()
+        assert "all is well" in ask(endpoint, SCRAPE)
+
+
+def test_close_when_it_was_never_started_then_quiet() -> None:
+    Endpoint("127.0.0.1", 0, page).close(WAIT_S)

@@ -13,7 +13,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from telemetry.metrics.catalogue import METRICS, find_metric
 from telemetry.names import MetricName
 from tests.kit.metering import POOL_PAGES, make_sink, metering, mixed_run, url_of
-from tests.kit.otlp_receiver import OtlpReceiver, receiving
+from tests.kit.otlp_receiver import OtlpReceiver, receiving, receiving_nothing
 from tests.kit.runtime_rig import running
 from tests.kit.scraping import scrape
 
@@ -115,7 +115,7 @@ def test_outage_when_many_exports_fail_then_one_line_at_its_begin_and_one_at_its
             assert [record.name for record in told] == ["tenure.telemetry"] * 2
             assert [record.levelname for record in told] == ["ERROR", "INFO"]
             assert "INVALID_ARGUMENT" in told[0].message
-            assert "failed=5" in told[1].message
+            assert told[1].message.endswith("lost=5")
 
 
 def test_scrape_when_the_collector_answers_nothing_then_answered_at_once_and_the_failures_are_in_it() -> None:
@@ -132,3 +132,76 @@ def test_scrape_when_the_collector_answers_nothing_then_answered_at_once_and_the
             page = asyncio.run(scrape(url_of(metrics)))
             assert time.monotonic() - began_s < 2.0
             assert page.value("tenure_telemetry_dropped_total", tenure_signal="metrics") > 0
+
+
+def test_collector_when_it_takes_no_metrics_then_said_once_not_asked_again_and_nothing_counts_as_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As Jaeger does. The alert of docs/observability for dropped telemetry looks at the count."""
+    caplog.set_level(logging.INFO)
+    with receiving() as receiver:
+        receiver.behaviour.refuse_next, receiver.behaviour.refusal = 1000, grpc.StatusCode.UNIMPLEMENTED
+        with metering(make_sink(), receiver.endpoint, 0, QUICK) as metrics:
+            wait_for(lambda: bool(lines(caplog)), receiver)
+            page = asyncio.run(scrape(url_of(metrics)))
+            metrics.close(WAIT_S)
+            assert (receiver.num_calls, metrics.num_sent, metrics.num_lost) == (1, 0, 0)
+        assert page.value("tenure_telemetry_dropped_total", tenure_signal="metrics") == 0
+    (told,) = lines(caplog)
+    assert "the collector takes no metrics: set OTEL_METRICS_EXPORTER=none" in told
+
+
+def test_collector_when_it_took_metrics_before_and_refuses_them_then_that_is_an_outage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    with receiving() as receiver, metering(make_sink(), receiver.endpoint, variables=QUICK) as metrics:
+        wait_for(lambda: metrics.num_sent > 0, receiver)
+        receiver.behaviour.refusal = grpc.StatusCode.UNIMPLEMENTED
+        receiver.behaviour.refuse_next = 1
+        wait_for(lambda: metrics.num_lost == 1 and len(lines(caplog)) == 2, receiver)
+        metrics.close(WAIT_S)
+    assert [line.split()[0] for line in lines(caplog)] == [
+        "event=metric_export_failed",
+        "event=metric_export_recovered",
+        "event=metric_export_ended",
+    ]
+    assert lines(caplog)[2].endswith("lost=1: 1 export of metrics was lost since the start")
+
+
+def test_outage_when_its_cause_changes_then_one_more_line(caplog: pytest.LogCaptureFixture) -> None:
+    with receiving() as receiver:
+        receiver.behaviour.refuse_next, receiver.behaviour.refusal = 1000, grpc.StatusCode.INVALID_ARGUMENT
+        with metering(make_sink(), receiver.endpoint, variables=QUICK) as metrics:
+            wait_for(lambda: metrics.num_lost >= 2, receiver)
+            receiver.behaviour.refusal = grpc.StatusCode.PERMISSION_DENIED
+            lost = metrics.num_lost
+            wait_for(lambda: metrics.num_lost >= lost + 3, receiver)
+            told = lines(caplog)
+    assert len(told) == 2
+    assert ["INVALID_ARGUMENT" in told[0], "PERMISSION_DENIED" in told[1]] == [True, True]
+
+
+def test_endpoint_when_it_speaks_http_1_then_the_usual_port_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with receiving_nothing() as endpoint, metering(make_sink(), endpoint, variables=QUICK) as metrics:
+        deadline_s = time.monotonic() + WAIT_S
+        while not metrics.num_lost:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        assert "is this an OTLP/HTTP port? gRPC is 4317 by default" in lines(caplog)[0]
+
+
+def test_export_when_compressed_and_with_headers_then_it_arrives_and_the_log_tells_no_header(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    variables = QUICK | {"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=s3cret"}
+    with receiving() as receiver, metering(make_sink(), receiver.endpoint, variables=variables) as metrics:
+        receiver.behaviour.refuse_next, receiver.behaviour.refusal = 1, grpc.StatusCode.INVALID_ARGUMENT
+        wait_for(lambda: metrics.num_sent > 0, receiver)
+        assert receiver.resource_metrics
+    assert "s3cret" not in caplog.text
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "tenure.telemetry"]

@@ -18,6 +18,7 @@ from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import EngineFailed
 from engine.runtime.incidents import IncidentKind, Incidents
 from engine.runtime.lifecycle import EngineState
+from engine.runtime.step_times import StepTimes
 from engine.runtime.vitals import Trip, Trouble, WatchdogConfig
 from engine.runtime.watchdog import Watchdog, WatchdogHooks
 from tests.kit.runtime_rig import (
@@ -175,6 +176,30 @@ async def test_sink_when_it_raises_then_it_is_told_nothing_more_and_no_turn_noti
         assert sink.asked == asked
         assert len(rig.sink.endings()) == 3, "the other sinks hear everything"
     assert caplog.text.count("event=sink_lost sink=BrokenSink") == 1
+
+
+async def test_step_listener_when_it_raises_then_it_hears_nothing_more_of_steps_or_events_and_no_turn_notices(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class BrokenListener:
+        def __init__(self) -> None:
+            self.num_steps = self.num_told = 0
+
+        def publish(self, _events: tuple[Numbered, ...], _now: float) -> None:
+            self.num_told += 1
+
+        def step_timed(self, _times: StepTimes) -> None:
+            self.num_steps += 1
+            raise KeyError("a listener's own fault")
+
+    broken = BrokenListener()
+    async with running(sinks=[broken], step_listeners=[broken]) as rig:
+        events = await read_all(await rig.submit("a", PROMPT))
+        assert ids_of(events) == oracle(PROMPT, 8)
+        told = broken.num_told
+        await read_all(await rig.submit("b", PROMPT))
+        assert (broken.num_steps, broken.num_told) == (1, told)
+    assert caplog.text.count("event=sink_lost sink=BrokenListener") == 1
 
 
 class StubbornExecutor(ShadowExecutor):

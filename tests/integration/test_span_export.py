@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -291,3 +292,52 @@ def test_spans_when_the_collector_will_never_take_them_then_no_second_try(code: 
         exporter_takes(exporter, 16)
         exporter.close(WAIT_S)
         assert (exporter.dropped, receiver.num_calls) == (16, 1)
+
+
+def test_outage_when_its_cause_changes_then_one_more_line(caplog: pytest.LogCaptureFixture) -> None:
+    with receiving() as receiver, exporting(receiver.endpoint, quick()) as exporter:
+        receiver.behaviour.refuse_next, receiver.behaviour.refusal = 3, grpc.StatusCode.INVALID_ARGUMENT
+        exporter_takes(exporter, 48)
+        wait_for(lambda: exporter.dropped == 48)
+        receiver.behaviour.refuse_next, receiver.behaviour.refusal = 3, grpc.StatusCode.PERMISSION_DENIED
+        exporter_takes(exporter, 48)
+        wait_for(lambda: exporter.dropped == 96)
+        exporter.close(WAIT_S)
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.split()[0] for line in told] == ["event=span_export_failed"] * 2 + ["event=span_export_ended"]
+    assert ["INVALID_ARGUMENT" in told[0], "PERMISSION_DENIED" in told[1]] == [True, True]
+    assert told[2].endswith("lost=96: 96 spans were lost since the start")
+
+
+class MetadataOnly(grpc.GenericRpcHandler):
+    """Keeps what is sent along with a call, and knows no method."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, str | bytes] = {}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> None:
+        self.heard |= dict(handler_call_details.invocation_metadata)
+
+
+def test_headers_when_given_by_a_variable_then_sent_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    handler, server = MetadataOnly(), grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    variables = {"OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer s3cret,x-tenant=a%20b"}
+    with exporting(f"http://127.0.0.1:{port}", quick() | variables) as exporter:
+        exporter_takes(exporter, 16)
+        wait_for(lambda: exporter.dropped == 16)
+    server.stop(0).wait()
+    assert (handler.heard["authorization"], handler.heard["x-tenant"]) == ("Bearer s3cret", "a b")
+    assert "UNIMPLEMENTED" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+def test_spans_when_compressed_then_they_arrive() -> None:
+    with (
+        receiving() as receiver,
+        exporting(receiver.endpoint, quick() | {"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}) as exporter,
+    ):
+        send(exporter, receiver, 16)

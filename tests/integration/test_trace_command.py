@@ -46,7 +46,7 @@ async def remembering() -> AsyncIterator[str]:
     backend = Backend(cast(EngineHandle, None), cast(Tokenizer, None), None, spans=ring)
 
     async def tell(request: traces_pb2.GetTraceRequest, _context: object) -> traces_pb2.GetTraceResponse:
-        return find_trace(backend, request)
+        return find_trace(backend, request).encode()
 
     handler = grpc.unary_unary_rpc_method_handler(
         tell,
@@ -85,7 +85,9 @@ async def test_trace_when_of_a_turn_then_its_tree_and_the_turn_before_by_a_link(
     assert sorted(heads) == sorted(span.name for span in trace.spans)
     assert {"turn", "turn.queue", "turn.prefill", "turn.decode", "kv.lend", "kv.park"} <= set(heads)
     turn = next(span for span in before.spans if span.name == "turn")
-    assert f"<- previous_turn {turn.trace_id[:8]}…/{turn.span_id[:8]}…" in said
+    park = next(span for span in before.spans if span.name == "kv.park")
+    assert f"<- previous_turn t1  {turn.trace_id[:8]}…/{turn.span_id[:8]}…" in said
+    assert f"<- previous_holder kv.park of t1  {park.trace_id[:8]}…/{park.span_id[:8]}…" in said
     assert "session 1 -> request 2" in said
     assert "\x1b" not in said, "a pipe gets no colours"
 
@@ -95,6 +97,26 @@ async def test_trace_when_by_its_id_then_the_same_as_by_the_turn() -> None:
         _, by_turn, _ = await run(target, "t1", "--session", "s")
         trace_id = by_turn.splitlines()[1].removeprefix("trace ")
         assert await run(target, "--id", trace_id) == (0, by_turn, "")
+
+
+async def test_trace_when_by_what_a_link_shows_then_the_trace_that_it_leads_to() -> None:
+    async with remembering() as target:
+        _, by_turn, _ = await run(target, "t1")
+        _, after, _ = await run(target, "t2")
+        link = re.search(r"previous_turn t1  (\w{8}…/\w{8}…)", after)
+        assert link is not None
+        for given in (link[1], link[1][:8], link[1][:8].upper()):
+            assert await run(target, "--id", given) == (0, by_turn, "")
+
+
+async def test_trace_when_no_turn_is_named_then_the_newest_of_all_or_of_the_session() -> None:
+    async with remembering() as target:
+        code, newest, _ = await run(target, "t2")
+        assert code == 0
+        assert await run(target) == (0, newest, "")
+        assert await run(target, "--session", "s") == (0, newest, "")
+        async with connect(target) as client:
+            assert await client.trace() == await client.trace("t2")
 
 
 async def test_trace_when_on_a_terminal_of_80_columns_then_every_line_fits() -> None:
@@ -120,10 +142,10 @@ async def test_trace_when_on_a_terminal_of_80_columns_then_every_line_fits() -> 
         (("t9",), 1, ("no turn of that name has ended lately", "tenure snapshot --target", "tenure timeline SESSION")),
         (("t1", "--session", "r"), 1, ("of that session has ended lately", "tenure timeline r --target")),
         (("--id", "0" * 32), 1, ("no span of that trace is kept", "once it has ended")),
-        (("--id", "4bf9"), 2, ("--id: must be 32 hexadecimal digits",)),
+        (("--session", "r"), 1, ("no turn of that session has ended lately", "tenure timeline r --target")),
+        (("--id", "4bf9"), 2, ("--id: must be 32 hexadecimal digits, or the first 8",)),
         (("--id", "0" * 32, "--session", "s"), 2, ("--id: stands for itself",)),
         (("t1", "--id", "0" * 32), 2, ("not allowed with",)),
-        ((), 2, ("one of the arguments",)),
     ],
 )
 async def test_trace_when_there_is_none_or_the_arguments_can_not_be_then_said_so_with_what_to_do(

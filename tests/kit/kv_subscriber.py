@@ -17,7 +17,7 @@ from engine.core.events import KvMoved, Numbered, PrefixStored
 from engine.core.ids import unpack_ids
 from engine.core.ownership import OwnerKind, PoolKind
 from services.client import KvEventSource
-from telemetry.kv.feed import KvSource
+from telemetry.kv.feed import KvFeed, KvSource
 
 WAIT_S = 20.0
 STORED = (
@@ -172,6 +172,13 @@ class KvSubscriber:
                     assert payload == b""
                     return batches
                 batches.append((int.from_bytes(number, "big"), payload))
+
+
+def ports(feed: KvFeed) -> KvSource:
+    """Of a feed that listens."""
+    source = feed.source()
+    assert source is not None, "it does not listen any more"
+    return source
 
 
 def source_of(told: KvEventSource) -> KvSource:

@@ -16,6 +16,7 @@ from engine.runtime.config import RuntimeConfig
 from engine.runtime.engine import LocalEngine
 from engine.runtime.handle import DEFAULT_OPTIONS, Delta, Finished, TurnEvent, TurnOptions, TurnRequest
 from engine.runtime.lifecycle import EngineState
+from engine.runtime.step_times import StepListener
 from engine.runtime.streams import LiveStream
 from tests.kit.shadow_executor import Faults, ShadowExecutor, shadow_capabilities
 from tests.kit.shadow_model import ShadowModel
@@ -144,6 +145,7 @@ async def running(
     context_len: int = 256,
     runtime: RuntimeConfig = QUICK,
     sinks: Sequence[EventSink] = (),
+    step_listeners: Sequence[StepListener] = (),
     waiting_max: int = 64,
     vocab_size: int = VOCAB_SIZE,
     window: int | None = None,
@@ -163,7 +165,14 @@ async def running(
     executor = ShadowExecutor(capabilities, faults=Faults())
     sink = EventLogSink()
     config = replace(core_config(executor, in_flight_max, waiting_max), prefix_cache=prefix_cache)
-    engine = LocalEngine(Core(config), executor, ByteVocabulary(), sinks=(sink, *sinks), config=runtime)
+    engine = LocalEngine(
+        Core(config),
+        executor,
+        ByteVocabulary(),
+        sinks=(sink, *sinks),
+        step_listeners=step_listeners,
+        config=runtime,
+    )
     await engine.start()
     try:
         yield RuntimeRig(engine, executor, sink)

@@ -1,6 +1,6 @@
 """Laws that are read off the core itself after each call, and compared with what its events have told."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from engine.core.core import Core
 from engine.core.errors import Refusal
@@ -51,18 +51,20 @@ def _check_owners(core: Core, book: Book, pool: PoolKind) -> None:
 
 
 def check_moves(
-    events: Sequence[CoreEvent], steps: int, traces: Mapping[Owner, str], *, is_planning: bool = False
+    events: Sequence[CoreEvent], steps: int, traces: Mapping[Owner, Collection[str]], *, is_planning: bool = False
 ) -> None:
-    """Each move names the newest plan, and the trace of a request or session that it is from or to.
+    """Each move names the newest plan, and the trace of the request that it is from or to, or else of the session.
 
-    `steps`: plans made before these events. `is_planning`: the next one, which may come to nothing, is being made.
+    `steps`: plans made before these events. `traces`: what each owner's may be, of a session that of its opening or of
+    one of its turns. `is_planning`: the next one, which may come to nothing, is being made.
     """
     step = steps + 1 if is_planning else steps
     for event in events:
         if isinstance(event, KvMoved):
             expect(event.step == step, "move", f"{event}: the newest plan is {step}")
-            known = [traces[owner] for owner in (event.source, event.target) if owner in traces]
-            expect(event.trace_id in (known or [""]), "move", f"{event}: the traces are {known}")
+            owners = sorted((event.source, event.target), key=lambda owner: owner.kind is not OwnerKind.REQUEST)
+            known = next((traces[owner] for owner in owners if any(traces.get(owner, ()))), ("",))
+            expect(event.trace_id in known, "move", f"{event}: the traces are {known}")
 
 
 def _check_turns(core: Core, snapshot: Snapshot, oracles: Oracles) -> None:

@@ -9,6 +9,7 @@ from engine.core.commands import Applied, Command, Flush, Flushed, Fork, Lengths
 from engine.core.core import Core
 from engine.core.errors import InvariantViolation, Refusal
 from engine.core.events import CoreEvent, Draining, KvMoved, SessionOpened, TurnAccepted
+from engine.core.ids import SessionId
 from engine.core.ownership import Move, Owner, OwnerKind, PoolKind
 from engine.core.plan import StepOutcome, StepPlan
 from tests.kit.book import Book, BookError
@@ -57,7 +58,8 @@ class WatchedCore:
         """Events, refusals and plans, in order."""
         self._next_seq = 1
         self._steps = 0
-        self._traces: dict[Owner, str] = {}
+        self._traces: dict[Owner, list[str]] = {}
+        self._sessions: dict[SessionId | None, Owner] = {}
         self._hash = hashlib.sha256()
 
     @property
@@ -191,9 +193,12 @@ class WatchedCore:
     def _learn_traces(self, events: list[CoreEvent]) -> None:
         for event in events:
             if isinstance(event, SessionOpened):
-                self._traces[Owner(OwnerKind.SESSION, event.uid)] = event.trace_id
+                owner = self._sessions[event.session_id] = Owner(OwnerKind.SESSION, event.uid)
+                self._traces[owner] = [event.trace_id]
             elif isinstance(event, TurnAccepted):
-                self._traces[Owner(OwnerKind.REQUEST, event.rid)] = event.trace_id
+                self._traces[Owner(OwnerKind.REQUEST, event.rid)] = [event.trace_id]
+                if event.session_id is not None:
+                    self._traces[self._sessions[event.session_id]].append(event.trace_id)
 
     def _check_kinds(self) -> None:
         check_kinds(self.core.config, self.core.snapshot(), self.book, self.device.queued, self.marks)

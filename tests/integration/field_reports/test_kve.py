@@ -14,7 +14,7 @@ from services.client import KvBooks, KvEventInfo
 from telemetry.kv.feed import KvFeed
 from telemetry.settings import KvFeedSettings
 from tests.kit.kv_rig import KvRig, Pools, assert_same, begin_books, following, replay_to
-from tests.kit.kv_subscriber import KvSubscriber, source_of, subscribed, tree_paths
+from tests.kit.kv_subscriber import KvSubscriber, ports, source_of, subscribed, tree_paths
 from tests.kit.runtime_rig import RuntimeRig, read_all, running
 from tests.kit.scraping import scrape
 from tests.kit.server_rig import CONFIG, running_server
@@ -122,11 +122,11 @@ async def test_wire_feed_when_its_reader_starts_anew_then_it_gets_the_parents_to
     feed.start()
     try:
         async with running(sinks=(feed,)) as rig:
-            async with subscribed(feed.source()) as before:
+            async with subscribed(ports(feed)) as before:
                 await read_all(await rig.submit("b1", prefix, max_tokens=2))
                 await before.until(lambda: agree(before, rig, {None: PoolKind.FULL}) and bool(before.belief.paths))
             await read_all(await rig.submit("b3", [*prefix, 50, 51, 52, 53, 54], max_tokens=2))
-            async with subscribed(feed.source()) as anew:
+            async with subscribed(ports(feed)) as anew:
                 await read_all(await rig.submit("b4", [*prefix, 50, 51, 52, 53, 60, 61, 62, 63], max_tokens=2))
                 await anew.until(lambda: agree(anew, rig, {None: PoolKind.FULL}))
                 assert len(anew.belief.paths) > len(before.belief.paths)
@@ -172,7 +172,7 @@ async def test_wire_feed_when_kv_is_filled_evicted_flushed_closed_retracted_and_
     feed.start()
     try:
         async with (
-            subscribed(feed.source()) as reader,
+            subscribed(ports(feed)) as reader,
             running(
                 sinks=(feed,),
                 in_flight_max=2,

@@ -128,3 +128,22 @@ def test_flush_when_a_session_is_open_and_without_kv_then_it_is_untouched() -> N
     rig.apply(Flush())
     assert rig.slot("s") == before
     assert all(owner.kind is OwnerKind.FREE for owner in rig.core.owners(FULL))
+
+
+def test_flush_when_it_may_evict_so_often_then_bit_by_bit_and_told_with_the_last_one() -> None:
+    rig = CoreRig(CONFIG)
+    for number in range(3):
+        rig.submit(rig.command(f"t{number}", ids(100 * number, 13)))
+    rig.run()
+    cached = books(rig)[1]
+    rig.take()
+    parts: list[Flushed] = []
+    while not parts or not parts[-1].is_complete:
+        part = rig.apply(Flush(evictions_max=1))
+        assert isinstance(part, Flushed)
+        parts.append(part)
+    assert len(parts) == 3
+    assert sum(part.pages for part in parts) == cached
+    told = [event for event in rig.take() if isinstance(event, CacheFlushed)]
+    assert told == [CacheFlushed(parts[-1].pages)]
+    assert parts[0].plus(parts[1]) == Flushed(parts[0].pages + parts[1].pages, is_complete=False)

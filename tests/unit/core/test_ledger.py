@@ -116,9 +116,7 @@ def test_move_when_owners_are_equal_but_not_the_same_object_then_they_are_one_ow
     assert ledger.count(PoolKind.FULL, OwnerKind.FREE) == 7
 
 
-def test_move_when_owners_are_followed_then_the_event_has_the_step_and_the_trace_of_the_target_or_else_the_source() -> (
-    None
-):
+def test_move_when_owners_are_followed_then_it_has_the_step_and_the_trace_of_the_request_or_else_the_session() -> None:
     ledger, log = make_ledger()
     ledger.set_step(StepNo(3))
     ledger.follow(REQUEST, "trace-of-request")
@@ -128,6 +126,8 @@ def test_move_when_owners_are_followed_then_the_event_has_the_step_and_the_trace
     ledger.set_step(StepNo(4))
     ledger.follow(SESSION, "trace-of-session")
     ledger.move(Move.LEND, PoolKind.FULL, [1], SESSION, REQUEST)
+    ledger.move(Move.PARK, PoolKind.FULL, [1], REQUEST, SESSION)
+    ledger.move(Move.LEND, PoolKind.FULL, [1], SESSION, REQUEST)
     ledger.unfollow(REQUEST)
     ledger.move(Move.RETURN, PoolKind.FULL, [1], REQUEST, SESSION)
     ledger.move(Move.GRANT, PoolKind.FULL, [2], FREE, OTHER)
@@ -135,6 +135,8 @@ def test_move_when_owners_are_followed_then_the_event_has_the_step_and_the_trace
     assert [(event.step, event.trace_id) for event in moved if isinstance(event, KvMoved)] == [
         (3, "trace-of-request"),
         (3, "trace-of-request"),
+        (4, "trace-of-request"),
+        (4, "trace-of-request"),
         (4, "trace-of-request"),
         (4, "trace-of-session"),
         (4, ""),

@@ -208,3 +208,21 @@ def test_model_when_the_file_is_there_then_taken(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.touch()
     assert ServeConfig(model=path).model == path
+
+
+def test_serve_help_when_asked_then_each_flag_of_telemetry_says_what_it_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["serve", "--help"])
+    told = capsys.readouterr().out
+    for shape in ("otlp-endpoint URL", "kv-events-topic TOPIC", "kv-events-encoding {map,array}"):
+        assert f"--{shape}" in told
+    assert "(default: )" not in told
+
+
+def test_encoding_when_unknown_then_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["serve", "--kv-events-encoding", "json"])
+    assert "choose from 'map', 'array'" in capsys.readouterr().err

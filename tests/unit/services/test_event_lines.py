@@ -48,6 +48,13 @@ def test_event_when_of_nobody_then_no_names() -> None:
     assert told(format_event(moved("chat", ""))).endswith("[session chat]")
 
 
+def test_event_when_there_is_not_much_room_then_long_names_lose_their_middle_and_short_ones_nothing() -> None:
+    turn_id = "0123456789abcdef0123456789abcdef"
+    event = moved("geography-of", turn_id)
+    assert told(format_event(event, is_short=True)).endswith("[session geography-of, turn 012345…bcdef]")
+    assert told(format_event(event)).endswith(f"[session geography-of, turn {turn_id}]")
+
+
 def test_event_when_of_locks_or_draining_then_what_and_until_when() -> None:
     locked = KvEventInfo(1, 1.5, 3, "swa", (9,), KvWhat.PROTECTED)
     assert told(format_event(locked)) == "#1  swa    protected    1 SWA page 9"

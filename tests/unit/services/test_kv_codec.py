@@ -68,6 +68,20 @@ def test_image_when_cut_into_messages_then_the_client_puts_it_together(runs_max:
         assert (pool.protected, pool.draining) == (sent.protected, sent.draining)
 
 
+def test_image_when_it_has_many_runs_then_others_may_run_in_between() -> None:
+    owners = tuple(Owner(OwnerKind.REQUEST, unit) for unit in range(2000))
+    rests: list[None] = []
+    parts = encode_image(
+        BooksImage(1, (PoolImage(FULL, owners, frozenset(), frozenset()),)),
+        "log-1",
+        9,
+        1.5,
+        rest=lambda: rests.append(None),
+    )
+    assert len(list(parts)) == 1
+    assert 4 <= len(rests) <= 200
+
+
 def test_image_when_it_is_as_scattered_as_can_be_then_no_message_is_too_large() -> None:
     size = RUNS_MAX + 100
     owners = tuple(Owner(OwnerKind.REQUEST, 2**62 + unit) if unit % 2 else SESSION for unit in range(size))

@@ -7,7 +7,7 @@ from services.limits import LIMITS, client_options, server_options
 
 def test_keepalive_when_our_client_pings_then_the_server_allows_it() -> None:
     """GRP-01 (sgl-project/sglang#19986): a client that pings more often than allowed is cut off."""
-    allowed_ms = dict(server_options())["grpc.http2.min_recv_ping_interval_without_data_ms"]
+    allowed_ms = dict(server_options())["grpc.http2.min_ping_interval_without_data_ms"]
     assert dict(client_options())["grpc.keepalive_time_ms"] >= allowed_ms
 
 

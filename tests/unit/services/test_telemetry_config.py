@@ -54,6 +54,10 @@ def test_environment_when_handed_on_then_only_what_is_opentelemetrys() -> None:
         ({"telemetry_flush_s": float("nan")}, "--telemetry-flush-s"),
         ({"otlp_endpoint": "127.0.0.1:4317"}, "--otlp-endpoint"),
         ({"otlp_endpoint": ""}, "--otlp-endpoint"),
+        ({"otlp_endpoint": "http://127.0.0.1"}, "--otlp-endpoint"),
+        ({"otlp_endpoint": "http://127.0.0.1:99999"}, "--otlp-endpoint"),
+        ({"otlp_endpoint": "http://127.0.0.1:4318/v1/traces"}, "--otlp-endpoint"),
+        ({"kv_events_port": 1, "kv_events_topic": "kv\n@pod"}, "--kv-events-topic"),
         ({"metrics_port": 65536}, "--metrics-port"),
         ({"metrics_port": 50051}, "--metrics-port"),
         ({"kv_events_port": -1}, "--kv-events-port"),
@@ -78,3 +82,9 @@ def test_kv_events_host_when_reachable_and_the_bind_is_called_insecure_then_take
     feed = config.telemetry({}).kv_feed
     assert feed is not None
     assert feed.host == "0.0.0.0"  # noqa: S104 - is taken
+
+
+def test_otlp_endpoint_when_it_holds_a_password_then_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="--otlp-endpoint: must have no user and no password") as caught:
+        ServeConfig(otlp_endpoint="http://me:s3cret@127.0.0.1:4317")
+    assert "s3cret" not in str(caught.value)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from services.cli.trace_facts import format_ms, list_facts
+from services.cli.trace_facts import describe_link, format_ms, list_facts
 from services.cli.trace_tree import draw_trace
 from services.client.traces import Span, SpanEvent, SpanLink, Trace
 from telemetry.names import Attr
@@ -98,7 +98,9 @@ def test_draw_when_names_and_facts_are_long_then_no_line_is_wider_than_the_termi
         Attr.TO: "request 2",
     }
     deep = [span(number, f"{number}" * 40, number - 1, attributes=attributes) for number in range(1, 40)]
-    failed = replace(deep[3], status="error", status_message="長" * 100, links=(SpanLink("f" * 32, "e" * 16, "x"),))
+    failed = replace(
+        deep[3], status="error", status_message="長" * 100, links=(SpanLink("f" * 32, "e" * 16, "x", "長い" * 80),)
+    )
     lines = draw(*deep[:3], failed, *deep[4:], replace(TURN, attributes=attributes), width=width)
     assert max(map(cell_len, lines)) <= width
 
@@ -118,7 +120,7 @@ def test_draw_when_texts_have_control_characters_then_none_reaches_the_terminal(
         status=evil,
         status_message=evil,
         events=(event,),
-        links=(SpanLink(evil, evil, evil),),
+        links=(SpanLink(evil, evil, evil, evil),),
     )
     for line in draw(full, replace(full, span_id="2", name="turn"), replace(full, span_id="3", name="session")):
         assert line.isprintable(), ascii(line)
@@ -142,6 +144,25 @@ def test_draw_when_a_span_failed_then_its_status_and_why() -> None:
     failed = replace(span(1, "turn"), status="error", status_message="deadline: 2 s")
     assert " error " in draw(failed)[3]
     assert "deadline: 2 s" in draw(failed)[4]
+
+
+@pytest.mark.parametrize(
+    ("relation", "leads_to", "words"),
+    [
+        ("previous_turn", "turn t1", "previous_turn t1  "),
+        ("previous_turn", "turn turn t1", "previous_turn turn t1  "),
+        ("turn", "turn t1", "turn t1  "),
+        ("previous_holder", "turn t1", "previous_holder turn t1  "),
+        ("previous_holder", "kv.park of t1", "previous_holder kv.park of t1  "),
+        ("previous_turn", "", "previous_turn "),
+        ("previous_turn", "turn \x1b[2J", "previous_turn \N{REPLACEMENT CHARACTER}[2J  "),
+    ],
+)
+def test_describe_link_when_it_leads_somewhere_then_told_where_before_the_ids(
+    relation: str, leads_to: str, words: str
+) -> None:
+    link = SpanLink("0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7", relation, leads_to)
+    assert describe_link(link) == f"<- {words}0af76519…/00f067aa…"
 
 
 @pytest.mark.parametrize(

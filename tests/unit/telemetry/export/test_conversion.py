@@ -6,10 +6,10 @@ import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
-from telemetry.export.conversion import SpanConverter
+from telemetry.export.conversion import TEXT_CHARS_MAX, SpanConverter
 from telemetry.export.resource import build_resource
 from telemetry.names import Attr
-from telemetry.spans.record import FinishedSpan, SpanContext, SpanKind, SpanStatus
+from telemetry.spans.record import FinishedSpan, SpanContext, SpanEvent, SpanKind, SpanStatus
 from tests.kit.finished_spans import START_NS, TRACE_ID, make_full_span, make_span
 
 HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
@@ -42,6 +42,23 @@ def test_convert_when_a_span_has_everything_then_all_of_it_is_on_the_wire() -> N
     reasons = values[Attr.FINISH_REASONS].array_value.values
     assert [reason.string_value for reason in reasons] == ["length", "stop"]
     assert len(values) == 5
+
+
+def test_convert_when_a_text_can_not_be_sent_or_is_endless_then_cut_and_the_others_of_its_batch_arrive() -> None:
+    bad = replace(
+        make_full_span(),
+        name="p\ud800q",
+        attributes={Attr.SESSION_ID: "x" * 10_000_000, Attr.DETAIL: "\udfff"},
+        events=(SpanEvent("retracted", START_NS, {Attr.DETAIL: "\ud83d"}),),
+        status_message="é" * 5_000_000,
+    )
+    spans = encode(bad, make_full_span()).scope_spans[0].spans
+    assert len(spans) == 2
+    values = {each.key: each.value.string_value for each in spans[0].attributes}
+    assert (spans[0].name, values[Attr.DETAIL]) == ("p\\ud800q", "\\udfff")
+    assert len(values[Attr.SESSION_ID]) == len(spans[0].status.message) == TEXT_CHARS_MAX
+    assert spans[0].events[0].attributes[0].value.string_value == "\\ud83d"
+    assert spans[1].name == "Generate tiny"
 
 
 def test_convert_when_a_span_has_events_and_links_then_they_keep_their_order_times_and_facts() -> None:

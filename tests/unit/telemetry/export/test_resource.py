@@ -38,6 +38,12 @@ def test_build_resource_when_a_pair_is_none_then_refused_by_the_name_of_the_vari
         build_resource({"OTEL_RESOURCE_ATTRIBUTES": text})
 
 
+@pytest.mark.parametrize("name", ["OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"])
+def test_build_resource_when_a_variable_is_no_text_then_refused_by_its_name(name: str) -> None:
+    with pytest.raises(VariableError, match=name):
+        build_resource({name: "key=\udce4"})
+
+
 def test_build_resource_when_used_as_a_key_then_equal_ones_are_one() -> None:
     one, same, other = build_resource({}, "one"), build_resource({}, "one"), build_resource({}, "other")
     assert {one: 1}.get(same) == 1

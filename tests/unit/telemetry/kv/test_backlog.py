@@ -39,6 +39,55 @@ def test_backlog_when_half_of_it_is_free_after_a_refusal_then_says_so_once() -> 
     assert said == [(False, False), (True, True), (True, False)]
 
 
+def test_backlog_when_room_is_wanted_then_said_at_once_or_later_be_it_that_nothing_was_refused() -> None:
+    backlog = Backlog(changes_max=4)
+    assert backlog.want_room()
+    assert not backlog.take_news_of_room()
+    for _ in range(3):
+        backlog.put(told(1))
+    assert not backlog.want_room()
+    assert not backlog.take_news_of_room()
+    backlog.take()
+    assert [backlog.take_news_of_room(), backlog.take_news_of_room()] == [True, False]
+
+
+def test_backlog_when_it_overflows_while_the_other_side_looks_then_the_news_of_that_are_not_lost() -> None:
+    class Racing(Backlog):
+        """The other thread fills it the moment after room was seen."""
+
+        is_racing = False
+
+        @property
+        def has_room(self) -> bool:
+            had_room = super().has_room
+            if self.is_racing:
+                self.is_racing = False
+                while self.put(told(1)):
+                    pass
+            return had_room
+
+    backlog = Racing(changes_max=4)
+    while backlog.put(told(1)):
+        pass
+    for _ in range(2):
+        backlog.take()
+    backlog.is_racing = True
+    assert backlog.take_news_of_room()
+    assert not backlog.take_news_of_room(), "it is full"
+    for _ in range(2):
+        backlog.take()
+    assert backlog.take_news_of_room()
+
+
+def test_backlog_when_cleared_then_counted_and_empty() -> None:
+    backlog = Backlog(changes_max=4)
+    assert backlog.clear() == 0
+    backlog.put(told(1))
+    backlog.put(told(3))
+    assert backlog.clear() == 4
+    assert (backlog.take(), backlog.num_waiting) == (None, 0)
+
+
 def test_buffer_when_more_batches_come_than_it_keeps_then_the_oldest_go() -> None:
     kept = ReplayBuffer(batches_max=3)
     assert [kept.add(bytes([at])) for at in range(5)] == [0, 1, 2, 3, 4]

@@ -234,3 +234,15 @@ async def test_wait_when_the_log_is_closed_then_false_for_what_will_never_be_tol
     assert not await waiting
     assert not await desk.log.wait_for(2)
     assert await desk.log.wait_for(1), "what was told can still be read"
+
+
+async def test_close_when_waited_for_then_told_or_the_time_is_over() -> None:
+    desk = LogDesk()
+    assert not desk.log.is_closed
+    assert not await desk.log.wait_closed(0.0)
+    waiting = asyncio.create_task(desk.log.wait_closed(60.0))
+    await asyncio.sleep(0)
+    desk.log.close()
+    assert await waiting
+    assert await desk.log.wait_closed(0.0)
+    assert desk.log.is_closed

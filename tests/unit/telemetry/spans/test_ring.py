@@ -1,9 +1,11 @@
 """The ring of recent spans: bounded, by trace and by turn."""
 
+from dataclasses import replace
+
 from telemetry.names import Attr
-from telemetry.spans.record import FinishedSpan
-from telemetry.spans.ring import SpanRing
-from tests.kit.finished_spans import START_NS, make_context, make_span, make_turn
+from telemetry.spans.record import FinishedSpan, SpanEvent
+from telemetry.spans.ring import FACTS_MAX, SpanRing
+from tests.kit.finished_spans import START_NS, TRACE_ID, make_context, make_span, make_turn
 
 OTHER_TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -56,3 +58,44 @@ def test_find_turn_when_two_sessions_have_the_name_then_that_of_the_one_asked_fo
 def test_find_turn_when_only_another_span_has_its_id_then_none() -> None:
     park = FinishedSpan("kv.park", make_context(1), START_NS, START_NS, attributes={Attr.TURN_ID: "t"})
     assert filled(park).find_turn("t") is None
+
+
+def test_find_turn_when_no_name_is_given_then_the_turn_that_ended_last_of_all_or_of_the_session() -> None:
+    ring = filled(make_turn(1, "t", "a"), make_turn(2, "u", "b", trace_id=OTHER_TRACE), make_span(3))
+    assert ring.find_turn() == OTHER_TRACE
+    assert ring.find_turn(session_id="a") == make_context(1).trace_id
+    assert filled(make_span()).find_turn() is None
+
+
+def test_find_trace_ids_when_some_begin_so_then_each_once() -> None:
+    near = f"{TRACE_ID[:8]}{'0' * 24}"
+    ring = filled(make_span(1), make_span(2, OTHER_TRACE), make_span(3), make_span(4, near))
+    assert ring.find_trace_ids(TRACE_ID[:8]) == (TRACE_ID, near)
+    assert ring.find_trace_ids(TRACE_ID[:9]) == (TRACE_ID,)
+    assert ring.find_trace_ids("ffffffff") == ()
+
+
+def test_index_when_two_traces_have_a_span_of_the_same_id_then_both_are_found_where_they_stand() -> None:
+    first, second = make_span(1), make_span(1, OTHER_TRACE)
+    index = filled(first, second).index()
+    assert index[TRACE_ID, first.context.span_id] is first
+    assert index[OTHER_TRACE, second.context.span_id] is second
+
+
+def test_find_exact_turn_when_no_session_is_named_then_only_a_turn_without_one() -> None:
+    ring = SpanRing()
+    ring.take(make_turn(1, "x", "other"))
+    assert ring.find_exact_turn("x", None) is None
+    ring.take(make_turn(2, "x"))
+    ring.take(make_turn(3, "x", "other"))
+    assert ring.find_exact_turn("x", None) == make_turn(2, "x").context
+    assert ring.find_exact_turn("x", "other") == make_turn(3, "x", "other").context
+
+
+def test_take_when_spans_have_many_events_then_fewer_of_them_are_kept() -> None:
+    ring = SpanRing()
+    events = tuple(SpanEvent("chunk", number, {}) for number in range(100))
+    for number in range(1, 400):
+        ring.take(replace(make_span(number), events=events))
+    assert len(ring.find_trace(TRACE_ID)) == FACTS_MAX // 100
+    assert ring.dropped == 399 - FACTS_MAX // 100

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.core.commands import Abort, AbortReason, Close, Fork, Open, Submit
+from engine.core.commands import Abort, AbortReason, Close, Fork, Open, Submit, Truncate
 from engine.core.config import CoreConfig
 from engine.core.ids import Rid, SessionId, TurnId
 from engine.core.ownership import Move
@@ -12,6 +12,7 @@ from engine.runtime.step_times import StepTimes
 from telemetry.names import Attr, EventName, Relation
 from telemetry.spans.context import write_caller
 from telemetry.spans.record import FinishedSpan, SpanContext, SpanStatus
+from telemetry.spans.session_draw import FOLLOWED_TURNS_MAX
 from tests.kit.core_parts import CoreRig
 from tests.kit.span_desk import SpanDesk
 
@@ -179,6 +180,38 @@ def test_session_when_forked_then_it_and_its_first_turn_lead_to_where_they_come_
     assert story.desk.linked(story.desk.turn("u1"), Relation.PREVIOUS_HOLDER) == [publish]
 
 
+@pytest.mark.parametrize(("at_len", "expected"), [(18, "t2"), (12, "t2"), (8, "t2"), (7, "t1"), (3, "t1"), (0, None)])
+def test_session_when_forked_or_cut_at_a_length_then_what_comes_next_leads_to_the_turn_that_is_there(
+    at_len: int, expected: str | None
+) -> None:
+    story = Story()
+    story.open("s")
+    story.run("t1", 5, "s")  # with its answer the first 7 tokens
+    story.run("t2", 9, "s")
+    story.rig.apply(Fork(SessionId("s"), SessionId("f"), at_len=at_len))
+    story.draw()
+    story.rig.apply(Truncate(SessionId("s"), at_len))
+    story.draw()
+    story.run("u", 5, "f")
+    story.run("t3", 5, "s")
+    turns = [] if expected is None else [story.desk.turn(expected)]
+    assert story.desk.linked(story.desk.turn("u"), Relation.PREVIOUS_TURN) == turns
+    assert story.desk.linked(story.desk.turn("t3"), Relation.PREVIOUS_TURN) == turns
+    if expected is None:
+        assert story.desk.linked(story.desk.turn("t3"), Relation.PREVIOUS_HOLDER) == []
+
+
+def test_session_when_cut_behind_more_turns_than_are_remembered_then_no_turn_is_made_up() -> None:
+    story = Story(replace(CONFIG, pool_pages=200, context_len=700))
+    story.open("s")
+    for number in range(FOLLOWED_TURNS_MAX + 2):
+        story.run(f"t{number}", 1, "s")  # three tokens each, with its answer
+    story.rig.apply(Truncate(SessionId("s"), 4))
+    story.draw()
+    story.run("next", 1, "s")
+    assert story.desk.linked(story.desk.turn("next"), Relation.PREVIOUS_TURN) == []
+
+
 def test_session_when_closed_then_a_span_with_its_totals_that_leads_to_its_turns() -> None:
     story = Story()
     story.open("s")
@@ -214,15 +247,17 @@ def test_steps_when_one_of_two_is_drawn_then_a_trace_of_its_own_that_leads_to_it
     assert story.desk.linked(steps[0], Relation.TURN) == [story.desk.turn("a")]
 
 
-def test_step_when_it_fails_then_an_error_and_its_turns_end_as_errors() -> None:
-    story = Story(trace_steps=1)
+@pytest.mark.parametrize("trace_steps", [0, 1, 64])
+def test_step_when_it_fails_then_drawn_as_an_error_and_its_turns_end_as_errors(trace_steps: int) -> None:
+    story = Story(trace_steps=trace_steps)
     story.submit("a", 5, max_tokens=4)
     story.rig.plan()
     story.rig.answer("no such kernel")
     story.draw()
     story.desk.sink.step_timed(StepTimes(story.rig.plans[-1].step, 0.5, None))
-    assert story.desk.only("step").status_message == "no such kernel"
-    turn = story.desk.turn("a")
+    step, turn = story.desk.only("step"), story.desk.turn("a")
+    assert (step.status_message, step.attributes[Attr.ERROR_TYPE]) == ("no such kernel", "forward_failed")
+    assert story.desk.linked(step, Relation.TURN) == [turn]
     assert turn.status_message == "forward_failed: no such kernel"
     assert turn.attributes[Attr.ERROR_TYPE] == "forward_failed"
 
@@ -238,6 +273,7 @@ def test_engine_when_it_goes_without_an_ending_then_every_open_span_is_ended_onc
     assert story.desk.sink.num_open == 0
     assert {span.name for span in story.desk.shelf.spans} == {"turn", "turn.queue", "turn.prefill", "step"}
     assert story.desk.turn("a").status is SpanStatus.ERROR
+    assert story.desk.only("step").attributes[Attr.ERROR_TYPE] == "engine_gone"
 
 
 def test_sink_when_everything_is_over_then_it_remembers_nothing() -> None:
