@@ -1,15 +1,18 @@
 """`python -m benchmarks.telemetry.load on|off`: one run of the same work, with all telemetry or with none.
 
-A batch of sessions that decode together on the CPU executor. Prints CPU seconds of this process, and tokens, as JSON.
+A batch of sessions that decode together on the CPU executor. Prints as JSON the CPU seconds of this process, those of
+all its threads but the one that computes the model, and tokens.
 """
 
 import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from pathlib import Path
 
 from engine.core.core import Core
 from engine.core.ids import SessionId, TurnId, pack_ids
@@ -67,9 +70,11 @@ async def run(batch: int, turns: int, max_tokens: int, collector: subprocess.Pop
     watching = None
     if collector is not None and collector.stdin is not None:
         watching = Watching(config.telemetry({}))
-        watching.attach(loaded.executor.capabilities)
-        feed, metrics = watching.start()
-        collector.stdin.write(f"{metrics.split()[-1]}\n{feed.split()[3].rstrip(',')}\n")
+        sinks = watching.attach(loaded.executor.capabilities)
+        watching.start()
+        source = None if sinks.kv_feed is None else sinks.kv_feed.source()
+        assert source is not None, "a feed was asked for"
+        collector.stdin.write(f"http://{sinks.metrics.endpoint_address}/metrics\n{source.endpoint}\n")
         collector.stdin.flush()
     engine = LocalEngine(
         Core(config.core(loaded.executor.capabilities, loaded.eos_ids)),
@@ -82,15 +87,21 @@ async def run(batch: int, turns: int, max_tokens: int, collector: subprocess.Pop
     await engine.start()
     if watching is not None:
         watching.begin()
-    began_s = time.process_time()
+    began_s, model_began_s = time.process_time(), model_cpu_s()
     generated = await asyncio.gather(*(converse(engine, watching, n, turns, max_tokens) for n in range(batch)))
-    cpu_s = time.process_time() - began_s
-    await engine.stop()
+    model_s = model_cpu_s() - model_began_s
     if watching is not None:
         watching.end_of_engine()
-        await watching.stop()
-        cpu_s = time.process_time() - began_s  # sending the rest is a part of it
-    return {"cpu_s": cpu_s, "tokens": sum(generated)}
+        await watching.stop()  # sending the rest is a part of it
+    cpu_s = time.process_time() - began_s
+    await engine.stop()
+    return {"cpu_s": cpu_s, "rest_s": cpu_s - model_s, "tokens": sum(generated)}
+
+
+def model_cpu_s() -> float:
+    """CPU seconds so far of the thread that computes the model, as Linux tells them in nanoseconds."""
+    (thread,) = (each for each in threading.enumerate() if each.name == "tenure-executor")
+    return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
