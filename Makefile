@@ -30,7 +30,7 @@ JOBS ?= 2
 SOAK_ARGS ?=
 # Arguments for the core's benchmarks, as in `make bench-core BENCH_ARGS="--out docs/benchmarks"`.
 BENCH_ARGS ?=
-.PHONY: help setup services proto fmt static check test exact sim soak kill-tests mutants bench-core demo serve
+.PHONY: help setup services proto fmt static check test exact sim soak kill-tests mutants bench-core bench-telemetry demo serve
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -100,6 +100,9 @@ mutants: setup ## Seeded defects, which the simulator must catch one by one
 
 bench-core: setup ## What the books cost: each operation beside its target
 	$(BIN)/python -m benchmarks.core $(BENCH_ARGS)
+
+bench-telemetry: setup ## CPU a token with all telemetry beside that with none, in ten pairs
+	$(BIN)/python -m benchmarks.telemetry $(BENCH_ARGS)
 
 demo: setup ## A conversation with a small real model, and what its session saved
 	$(BIN)/tenure demo $(if $(MODEL),--model $(MODEL))

@@ -236,7 +236,7 @@ def test_chats_when_prefilled_in_chunks_of_16_then_the_ids_are_the_same(world: W
 
 
 @pytest.mark.parametrize("page_size", [1, pytest.param(64, marks=pytest.mark.exact_full)])
-@pytest.mark.parametrize("names", CHATS)
+@pytest.mark.parametrize("names", ONE_AFTER_ANOTHER)
 def test_chats_when_pages_have_another_size_then_the_ids_are_the_same(
     world: World, names: tuple[str, ...], page_size: int
 ) -> None:

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from engine.core.ids import SessionId
 from engine.runtime.engine import LocalEngine
+from engine.runtime.handle import Caller
 from protos.v1 import admin_pb2, admin_pb2_grpc, session_pb2, session_pb2_grpc
 from services.client.errors import to_error
 from services.interceptors import GRPC_LOGGER, is_worth_logging
@@ -127,9 +128,9 @@ async def test_open_when_the_caller_leaves_before_it_is_told_the_name_then_the_s
         streaming: bool,
         idle_timeout_s: float | None,
         priority: int,
-        trace_id: str,
+        caller: Caller,
     ) -> None:
-        await open_session(engine, session_id, streaming=streaming, idle_timeout_s=idle_timeout_s)
+        await open_session(engine, session_id, streaming=streaming, idle_timeout_s=idle_timeout_s, caller=caller)
         opened.append(session_id)
         if leaves_by == "cancel":
             call.cancel()
