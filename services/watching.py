@@ -14,6 +14,7 @@ from engine.runtime.step_times import StepListener
 from services.backend import model_name_of
 from services.config import ConfigError
 from services.ports import not_bound, require_free
+from telemetry.export.connection import is_disabled
 from telemetry.export.resource import build_resource
 from telemetry.export.sampling import EnvironmentSampler
 from telemetry.export.settings import read_span_export
@@ -28,7 +29,6 @@ from telemetry.metrics.endpoint import MetricsPortTaken
 from telemetry.metrics.loop_lag import measure_lag
 from telemetry.metrics.otlp import make_exporter
 from telemetry.metrics.provider import Metrics
-from telemetry.metrics.settings import is_disabled
 from telemetry.metrics.sink import MetricsSink
 from telemetry.settings import KvFeedSettings, TelemetrySettings
 from telemetry.spans.record import SpanContext, SpanTarget

@@ -12,9 +12,11 @@ from grpc import Compression, StatusCode
 from opentelemetry.util.re import parse_env_headers
 
 from telemetry.export.address import Address, read_address
-from telemetry.export.variables import VariableError, read_name, read_text
+from telemetry.export.variables import VariableError, read_flag, read_ms, read_name, read_seconds, read_text
 from telemetry.settings import TelemetrySettings
 
+TIMEOUT_S = 10.0
+_EXPORT_S = 30.0
 _PROTOCOL = "grpc"
 _COMPRESSIONS = {"none": Compression.NoCompression, "gzip": Compression.Gzip}
 """Those of OpenTelemetry. Most collectors can not read gRPC's `deflate`."""
@@ -79,6 +81,32 @@ def read_connection(settings: TelemetrySettings, signal: Signal) -> Connection:
         compression=_read_compression(environment, signal),
         headers=_read_headers(environment, signal),
     )
+
+
+def is_disabled(settings: TelemetrySettings) -> bool:
+    """Whether OpenTelemetry's SDK is switched off, and with it all that it sends."""
+    return read_flag(settings.environment, "OTEL_SDK_DISABLED")
+
+
+def is_exported(environment: Mapping[str, str], signal: Signal, otherwise: str) -> bool:
+    """Whether `OTEL_*_EXPORTER` wants it sent. `otherwise`: what people who name another exporter should know.
+
+    Raises VariableError.
+    """
+    name = f"OTEL_{signal}_EXPORTER"
+    exporter = read_text(environment, name) or "otlp"
+    if exporter not in ("otlp", "none"):
+        raise VariableError(name, f"must be otlp or none, not {exporter!r}: {otherwise}")
+    return exporter == "otlp"
+
+
+def read_timeout_s(environment: Mapping[str, str], signal: Signal, export_variable: str) -> float:
+    """What one export may take, all its tries together: the exporter's own limit, or the one of `export_variable` in ms
+    when that is less. Raises VariableError.
+    """
+    # The variable of the exporter is in seconds, as its own package reads it, and unlike the others.
+    timeout_s = read_seconds(environment, *variables_of(signal, "TIMEOUT"), default_s=TIMEOUT_S)
+    return min(timeout_s, read_ms(environment, export_variable, _EXPORT_S))
 
 
 @contextmanager

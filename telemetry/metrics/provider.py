@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from engine.runtime.clock import Clock, MonotonicClock, WallClock
+from telemetry.export.connection import is_disabled
 from telemetry.metrics.catalogue import METRICS
 from telemetry.metrics.endpoint import Endpoint, Page
 from telemetry.metrics.otlp import CountingExporter, make_exporter
 from telemetry.metrics.readers import Histograms, ScrapedReader, SendingReader
 from telemetry.metrics.reading import Reading
 from telemetry.metrics.series import SERIES, Row, tally_rows
-from telemetry.metrics.settings import is_disabled
 from telemetry.metrics.sink import MetricsSink
 from telemetry.names import SCOPE, Kind, Metric, MetricName
 from telemetry.settings import TelemetrySettings

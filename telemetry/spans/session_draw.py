@@ -103,27 +103,14 @@ class SessionDraw:
 
 
 def draw_opening(tracer: Tracer, event: SessionOpened, caller: SpanContext | None, now_ns: int) -> OpenSpan:
-    span = OpenSpan.child(tracer, SpanName.SESSION, caller, now_ns)
-    span.attributes |= {
-        Attr.PHASE: _OPEN,
-        Attr.SESSION_ID: event.session_id,
-        Attr.CONVERSATION_ID: event.session_id,
-        Attr.SESSION_NUMBER: event.uid,
-        Attr.STREAMING: event.streaming,
-    }
-    return span
+    return _begin(tracer, _OPEN, event, event.streaming, caller, now_ns)
 
 
 def draw_closing(
     tracer: Tracer, session: SessionDraw, event: SessionClosed, caller: SpanContext | None, now_ns: int
 ) -> OpenSpan:
-    span = OpenSpan.child(tracer, SpanName.SESSION, caller, now_ns)
+    span = _begin(tracer, _CLOSE, event, session.streaming, caller, now_ns)
     span.attributes |= {
-        Attr.PHASE: _CLOSE,
-        Attr.SESSION_ID: event.session_id,
-        Attr.CONVERSATION_ID: event.session_id,
-        Attr.SESSION_NUMBER: event.uid,
-        Attr.STREAMING: session.streaming,
         Attr.SESSION_REASON: event.reason,
         Attr.SESSION_TURNS: session.num_turns,
         Attr.HISTORY_TOKENS: event.history_len,
@@ -131,4 +118,23 @@ def draw_closing(
     span.link(session.opened, Relation.OPENED)
     for turn in session.recent:
         span.link(turn, Relation.TURN)
+    return span
+
+
+def _begin(
+    tracer: Tracer,
+    phase: str,
+    event: SessionOpened | SessionClosed,
+    streaming: bool,
+    caller: SpanContext | None,
+    now_ns: int,
+) -> OpenSpan:
+    span = OpenSpan.child(tracer, SpanName.SESSION, caller, now_ns)
+    span.attributes |= {
+        Attr.PHASE: phase,
+        Attr.SESSION_ID: event.session_id,
+        Attr.CONVERSATION_ID: event.session_id,
+        Attr.SESSION_NUMBER: event.uid,
+        Attr.STREAMING: streaming,
+    }
     return span

@@ -2,9 +2,9 @@
 
 import pytest
 
-from telemetry.export.connection import Connection
+from telemetry.export.connection import TIMEOUT_S, Connection, is_disabled
 from telemetry.export.variables import VariableError
-from telemetry.metrics.settings import INTERVAL_S, TIMEOUT_S, MetricExport, is_disabled, read_metric_export
+from telemetry.metrics.settings import INTERVAL_S, MetricExport, read_metric_export
 from telemetry.settings import TelemetrySettings
 
 A, B = "http://127.0.0.1:1", "http://127.0.0.1:2"
